@@ -1,0 +1,1 @@
+"""Join, place, watch: the cluster's own state."""

@@ -1,0 +1,1 @@
+"""The nouns that every other package speaks in. No I/O here."""

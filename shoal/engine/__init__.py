@@ -1,0 +1,1 @@
+"""Computing one layer range, behind one interface."""

@@ -1,0 +1,1 @@
+"""What a model file is, and cutting it into slices."""

@@ -1,0 +1,1 @@
+"""Sequences into tokens: the tokenizer, the scheduler, and the driver that feeds the stages."""

@@ -1,0 +1,1 @@
+"""The policy cores in virtual time."""

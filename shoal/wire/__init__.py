@@ -1,0 +1,1 @@
+"""What crosses a socket between Shoal's processes."""

@@ -1,0 +1,1 @@
+"""One process per slice, and one agent per node."""
