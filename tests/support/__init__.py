@@ -1,0 +1,1 @@
+"""Parts that tests of several packages share."""
