@@ -58,12 +58,14 @@ class Draw:
 class Chunk:
     """Consecutive tokens of one sequence. `start`: position of the first, which must be the
     number of tokens that the sequence holds. `draw`: pick a token after the chunk's last row
-    (last slice only)."""
+    (last slice only). `salt`: makes equal prompts of two requests differ in the digest engine;
+    others ignore it."""
 
     seq: int
     start: int
     tokens: Sequence[int]
     draw: Draw | None = None
+    salt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,161 @@
+"""An engine of hashes: exact, fast to make, and wrong at once when the protocol is wrong.
+
+The hidden state of a layer at a position is a hash of that layer's own state at the previous
+position, its input, and the layer's number in the whole model. So a lost, repeated, reordered or
+misrouted entry changes the text, and where the model is cut does not. It knows nothing of
+weights; it has switches for what real engines do badly.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from shoal.core.errors import EngineError, InvariantBroken, KvExhausted
+from shoal.core.specs import LayerRange
+from shoal.engine.interface import Chunk, Computed, Draw, EngineLimits, Rows
+
+DIGEST_BYTES = 16
+ROW_WIDTH = DIGEST_BYTES // 4
+_ZERO = bytes(DIGEST_BYTES)
+
+
+def _hash(*parts: bytes) -> bytes:
+    return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest()
+
+
+class DigestEngine:
+    """One slice of an imaginary model.
+
+    can_trim: False behaves like recurrent memory. fails: asked before each batch; True makes it
+    fail as a real decode may. shape_sensitive: the text depends on the chunk lengths a sequence
+    was computed in, as low bits of real kernels do.
+    """
+
+    def __init__(
+        self,
+        layers: LayerRange,
+        num_layers: int,
+        *,
+        n_vocab: int,
+        cells: int = 1 << 20,
+        max_sequences: int = 64,
+        max_batch_tokens: int = 128,
+        can_trim: bool = True,
+        mixes_chunks: bool = True,
+        shape_sensitive: bool = False,
+        fails: Callable[[Sequence[Chunk]], bool] | None = None,
+    ) -> None:
+        self._layers = layers
+        self._is_first = layers.start == 0
+        self._is_last = layers.end == num_layers
+        self._n_vocab = n_vocab
+        self._shape_sensitive = shape_sensitive
+        self._fails = fails
+        self._progress = 0
+        # One item a position: the states of all layers of this slice, joined.
+        self._held: dict[int, list[bytes]] = {}
+        self._limits = EngineLimits(
+            cells=cells,
+            max_sequences=max_sequences,
+            max_batch_tokens=max_batch_tokens,
+            row_width_in=ROW_WIDTH,
+            row_width_out=ROW_WIDTH,
+            mixes_chunks=mixes_chunks,
+            can_trim=can_trim,
+            state_bytes=0,
+        )
+
+    @property
+    def layers(self) -> LayerRange:
+        return self._layers
+
+    @property
+    def limits(self) -> EngineLimits:
+        return self._limits
+
+    @property
+    def progress(self) -> int:
+        return self._progress
+
+    @property
+    def cells_used(self) -> int:
+        return sum(len(states) for states in self._held.values())
+
+    def compute(self, chunks: Sequence[Chunk], rows: Rows | None) -> Computed:
+        """See engine/interface.py."""
+        total = sum(len(chunk.tokens) for chunk in chunks)
+        self._check(chunks, rows, total)
+        if self._fails is not None and self._fails(chunks):
+            for chunk in chunks:
+                self.clear(chunk.seq)
+            raise EngineError("the digest engine was told to fail this batch")
+        outputs: list[bytes] = []
+        drawn: list[int | None] = []
+        for chunk in chunks:
+            offset = len(outputs)
+            outputs.extend(self._run_chunk(chunk, rows, offset))
+            drawn.append(None if chunk.draw is None else self._draw(outputs[-1], chunk.draw))
+        if self._is_last:
+            return Computed(None, tuple(drawn))
+        out = np.frombuffer(b"".join(outputs), np.float32).reshape(total, ROW_WIDTH)
+        return Computed(out, tuple(drawn))
+
+    def clear(self, seq: int) -> None:
+        """See engine/interface.py."""
+        self._held.pop(seq, None)
+
+    def trim(self, seq: int, length: int) -> bool:
+        """See engine/interface.py."""
+        if not self._limits.can_trim:
+            return False
+        del self._held.get(seq, [])[length:]
+        return True
+
+    def close(self) -> None:
+        """See engine/interface.py."""
+        self._held.clear()
+
+    def _check(self, chunks: Sequence[Chunk], rows: Rows | None, total: int) -> None:
+        if total > self._limits.max_batch_tokens:
+            raise EngineError(f"batch of {total} tokens, {self._limits.max_batch_tokens} fit")
+        if self.cells_used + total > self._limits.cells:
+            raise KvExhausted(f"need {total} cells, {self._limits.cells - self.cells_used} are free")
+        if self._is_first != (rows is None):
+            raise InvariantBroken("the first slice takes tokens, every other takes rows")
+        if rows is not None and rows.shape != (total, ROW_WIDTH):
+            raise InvariantBroken(f"rows {rows.shape} behind {total} tokens")
+        for chunk in chunks:
+            held = len(self._held.get(chunk.seq, ()))
+            if chunk.start != held:
+                raise InvariantBroken(f"sequence {chunk.seq} holds {held} tokens, chunk at {chunk.start}")
+
+    def _run_chunk(self, chunk: Chunk, rows: Rows | None, offset: int) -> list[bytes]:
+        states = self._held.setdefault(chunk.seq, [])
+        shape = struct.pack("<i", len(chunk.tokens)) if self._shape_sensitive else b""
+        outputs = []
+        for index, token in enumerate(chunk.tokens):
+            if rows is None:
+                value = _hash(b"embed", struct.pack("<Qqq", chunk.salt, token, chunk.start + index))
+            else:
+                value = rows[offset + index].tobytes()
+            previous = states[-1] if states else _ZERO * self._layers.num_layers
+            current = []
+            for layer in range(self._layers.num_layers):
+                own = previous[layer * DIGEST_BYTES : (layer + 1) * DIGEST_BYTES]
+                number = struct.pack("<i", self._layers.start + layer)
+                value = _hash(b"layer", number, shape, own, value)
+                current.append(value)
+                self._progress += 1
+            states.append(b"".join(current))
+            outputs.append(value)
+        return outputs
+
+    def _draw(self, hidden: bytes, draw: Draw) -> int:
+        """Greedy depends on the hidden state alone, sampling on seed and position too."""
+        sampled = draw.params.temperature > 0
+        key = struct.pack("<Qq", draw.params.seed, draw.position) if sampled else b""
+        return int.from_bytes(_hash(b"draw", hidden, key)[:8], "little") % self._n_vocab

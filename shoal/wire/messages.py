@@ -1,0 +1,212 @@
+"""Every message that crosses a socket, in one place. docs/WIRE.md explains them in words.
+
+Encoded with msgpack as arrays; the first element is the tag. Boundary rows never stand inside a
+message: they travel as the frame behind it. A change here bumps PROTOCOL_VERSION.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One session's part of a step: the unit of identity and idempotency.
+
+    start: position of the first token. tokens: their ids; they travel to every stage, which
+    compares them with what it holds. sample: the last stage draws a token behind the last row.
+    attempt: a higher one trims the session to `start` first.
+    """
+
+    session: int
+    attempt: int
+    start: int
+    tokens: tuple[int, ...]
+    sample: bool = False
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.tokens)
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
+    """What a stage must know of a session before its first entry.
+
+    prompt_tokens: length of the prompt. reserved_tokens: what admission set aside, prompt and
+    answer. The rest are the sampling parameters (core/sequence.py).
+    """
+
+    session: int
+    prompt_tokens: int
+    reserved_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True, tag="step"):
+    """A micro-batch on its way. Frame behind it: rows of all entries, in order; none into
+    stage 0, which embeds the entries' tokens itself.
+
+    sender: who sent this hop, and so who is asked for what is missing. route: the hops after the
+    receiver, the driver last. opens: sessions whose first entry is in this step.
+    """
+
+    epoch: int
+    step_id: int
+    sender: str
+    route: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    opens: tuple[Open, ...] = ()
+
+
+class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
+    """ "Send me this session's input for `[start, stop)`." Answered by `Refill`, in windows."""
+
+    epoch: int
+    session: int
+    attempt: int
+    start: int
+    stop: int
+    sender: str
+
+
+class Refill(msgspec.Struct, frozen=True, array_like=True, tag="refill"):
+    """What was pulled: computed and journaled by the receiver, not sent on.
+
+    lengths: the chunks that the tokens were first computed in; computing them again in the same
+    chunks gives the same low bits. Frame behind it: rows, unless the driver answers.
+    """
+
+    epoch: int
+    session: int
+    attempt: int
+    start: int
+    tokens: tuple[int, ...]
+    lengths: tuple[int, ...]
+    sender: str
+
+
+class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):
+    """These sessions have ended: free everything held for them. Idempotent."""
+
+    sessions: tuple[int, ...]
+
+
+class Live(msgspec.Struct, frozen=True, array_like=True, tag="live"):
+    """The driver's heartbeat: renews the lease; sessions up to `newest` that are not listed have
+    ended."""
+
+    epoch: int
+    newest: int
+    sessions: tuple[int, ...]
+
+
+class Output(msgspec.Struct, frozen=True, array_like=True):
+    """One entry has left the last stage. token: what was drawn for position `stop`, or None."""
+
+    session: int
+    attempt: int
+    start: int
+    stop: int
+    token: int | None
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True, tag="result"):
+    """What the last stage has for the driver."""
+
+    epoch: int
+    step_id: int
+    sender: str
+    outputs: tuple[Output, ...]
+
+
+class Received(msgspec.Struct, frozen=True, array_like=True, tag="received"):
+    """A stage has a step in its queue."""
+
+    epoch: int
+    step_id: int
+    sender: str
+
+
+class StageReport(msgspec.Struct, frozen=True, array_like=True, tag="report"):
+    """A stage has computed (a part of) a step and sent it on.
+
+    queue_s: from arrival to the start of computing. compute_s: inside the engine. held: sessions
+    of the part, as (session, tokens held now).
+    """
+
+    epoch: int
+    step_id: int
+    sender: str
+    queue_s: float
+    compute_s: float
+    held: tuple[tuple[int, int], ...]
+
+
+class NeedOpen(msgspec.Struct, frozen=True, array_like=True, tag="need_open"):
+    """A stage met entries of a session that it was never told about."""
+
+    session: int
+    sender: str
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    """A stage cannot go on with a session; its neighbours in the step are not touched."""
+
+    session: int
+    sender: str
+    reason: str
+
+
+ToWorker = Step | Pull | Refill | Open | Close | Live
+ToDriver = Result | Received | StageReport | NeedOpen | Refused | Pull
+Message = Step | Pull | Refill | Open | Close | Live | Result | Received | StageReport | NeedOpen | Refused
+
+
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
+    """Asked on the control socket."""
+
+    nonce: int
+
+
+class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
+    """Answered by a thread that never computes.
+
+    progress: moves while a batch is being computed. computing_step: None when idle.
+    protocol: PROTOCOL_VERSION of the worker.
+    """
+
+    nonce: int
+    protocol: int
+    worker: str
+    epoch: int
+    last_step_received: int
+    computing_step: int | None
+    progress: int
+    sessions: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+_control_decoder = msgspec.msgpack.Decoder(Ping | Pong)
+
+
+def encode(message: Message | Ping | Pong) -> bytes:
+    """Message to one frame."""
+    return _encoder.encode(message)
+
+
+def decode(frame: bytes | memoryview) -> Message:
+    """One frame to a message. Raises msgspec.DecodeError for anything else."""
+    message: Message = _decoder.decode(frame)
+    return message
+
+
+def decode_control(frame: bytes | memoryview) -> Ping | Pong:
+    """One frame from a control socket. Raises msgspec.DecodeError for anything else."""
+    message: Ping | Pong = _control_decoder.decode(frame)
+    return message
