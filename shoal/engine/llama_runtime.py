@@ -1,0 +1,55 @@
+"""What llama.cpp keeps once a process: its backends and its log.
+
+llama.cpp's log goes to Python's, quietly: every line at DEBUG, because its "errors" include much
+that the caller handles. The last lines that it calls errors are kept, for the message of the
+exception that follows a failed call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import cache
+
+from llama_cpp import llama_cpp
+
+_LOG = logging.getLogger(__name__)
+_ERROR = 3  # GGML_LOG_LEVEL_ERROR
+_CONTINUED = 5  # GGML_LOG_LEVEL_CONT
+_MAX_LINES_KEPT = 4
+
+
+class LlamaRuntime:
+    """llama.cpp, initialised. There is one: `llama_runtime()`."""
+
+    def __init__(self) -> None:
+        self._errors: deque[str] = deque(maxlen=_MAX_LINES_KEPT)
+        # ctypes does not keep the callback alive, llama.cpp calls it for as long as it runs.
+        self._callback = llama_cpp.llama_log_callback(self._on_log)
+        llama_cpp.llama_log_set(self._callback, None)
+        llama_cpp.llama_backend_init()
+
+    def forget_errors(self) -> None:
+        """Call before a call whose errors will be asked for."""
+        self._errors.clear()
+
+    def last_errors(self) -> str:
+        """What llama.cpp logged as errors since `forget_errors`, as one line; "" if nothing."""
+        return "; ".join(self._errors)
+
+    def _on_log(self, level: int, text: bytes, _user: object) -> None:
+        wanted = level == _ERROR
+        if not wanted and not _LOG.isEnabledFor(logging.DEBUG):
+            return
+        line = text.decode("utf-8", "replace").strip()
+        if wanted and line:
+            self._errors.append(line)
+        if line and level != _CONTINUED:
+            _LOG.debug("llama.cpp: %s", line)
+
+
+@cache
+def llama_runtime() -> LlamaRuntime:
+    """The process's llama.cpp, initialised at the first call. A cache and not a global that is
+    set, because the log callback and the backends belong to the process, not to an engine."""
+    return LlamaRuntime()
