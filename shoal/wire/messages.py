@@ -91,9 +91,17 @@ class Refill(msgspec.Struct, frozen=True, array_like=True, tag="refill"):
 
 
 class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):
-    """These sessions have ended: free everything held for them. Idempotent."""
+    """These sessions have ended: free everything held for them. Idempotent; answered by `Closed`."""
 
     sessions: tuple[int, ...]
+
+
+class Closed(msgspec.Struct, frozen=True, array_like=True, tag="closed"):
+    """A stage holds nothing of these sessions any more; only then may the driver give their room
+    to others, since a `Close` may be overtaken by the next session's first step."""
+
+    sessions: tuple[int, ...]
+    sender: str
 
 
 class Live(msgspec.Struct, frozen=True, array_like=True, tag="live"):
@@ -163,8 +171,10 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
 
 
 ToWorker = Step | Pull | Refill | Open | Close | Live
-ToDriver = Result | Received | StageReport | NeedOpen | Refused | Pull
-Message = Step | Pull | Refill | Open | Close | Live | Result | Received | StageReport | NeedOpen | Refused
+ToDriver = Result | Received | StageReport | NeedOpen | Refused | Pull | Closed
+Message = (
+    Step | Pull | Refill | Open | Close | Live | Result | Received | StageReport | NeedOpen | Refused | Closed
+)
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):

@@ -23,6 +23,7 @@ from shoal.core.sequence import SamplingParams
 from shoal.engine.interface import Chunk, Computed, Draw, EngineLimits, Rows
 from shoal.wire.messages import (
     Close,
+    Closed,
     Entry,
     Live,
     Message,
@@ -166,6 +167,7 @@ class WorkerCore:
             case Close():
                 for session in message.sessions:
                     self._close(session)
+                self._sends.append(Send(DRIVER, Closed(message.sessions, self.worker)))
             case Live():
                 self._keep_only(message)
 

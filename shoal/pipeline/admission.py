@@ -1,0 +1,62 @@
+"""Who may come in: sequences and cache cells, reserved before anything is computed.
+
+Pure. A stage that ran out of cells would fail a whole batch, so the driver alone admits, by the
+smallest stage, and reserves prompt plus max_tokens for as long as a session lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shoal.engine.interface import EngineLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the smallest stage can hold. batch_tokens: of one step."""
+
+    cells: int
+    sequences: int
+    batch_tokens: int
+
+    @classmethod
+    def smallest(cls, limits: Iterable[EngineLimits], journal_bytes: int) -> Capacity:
+        """The capacity of a pipeline of such stages, whose journals may each take `journal_bytes`."""
+        stages = list(limits)
+        # The last stage journals no rows, but it may become a middle one: count it like the others.
+        journal_tokens = min(journal_bytes // (4 * stage.row_width_out) for stage in stages)
+        return cls(
+            cells=min(journal_tokens, *(stage.cells for stage in stages)),
+            sequences=min(stage.max_sequences for stage in stages),
+            batch_tokens=min(stage.max_batch_tokens for stage in stages),
+        )
+
+
+class Admission:
+    """Counts what is reserved; `capacity` may change with the placement."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self.capacity = capacity
+        self._reserved: dict[int, int] = {}
+
+    @property
+    def cells_reserved(self) -> int:
+        return sum(self._reserved.values())
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self._reserved)
+
+    def try_reserve(self, session: int, tokens: int) -> bool:
+        """Set `tokens` cells and a sequence aside; False, and nothing changed, when they are not free."""
+        if self.num_sequences >= self.capacity.sequences:
+            return False
+        if self.cells_reserved + tokens > self.capacity.cells:
+            return False
+        self._reserved[session] = tokens
+        return True
+
+    def release(self, session: int) -> None:
+        """Give a session's reservation back. Idempotent."""
+        self._reserved.pop(session, None)

@@ -1,0 +1,426 @@
+"""The driver's policy: admit, schedule, take results in, send again, give up.
+
+Pure: requests, messages and clock readings in, messages to workers and events for readers out.
+driver.py runs it for real, the virtual cluster in virtual time. It is the only one that admits,
+and what it has emitted is the truth about an answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from shoal.core.config import DriverConfig
+from shoal.core.errors import (
+    Cancelled,
+    ContextLengthExceeded,
+    EngineError,
+    NodeLost,
+    NotReady,
+    Overloaded,
+    ShoalError,
+    StageTimeout,
+)
+from shoal.core.placement import DRIVER, WorkerId
+from shoal.core.sequence import Finished, FinishReason, GenerateEvent, GenerateRequest, SessionId, TextDelta
+from shoal.pipeline.admission import Admission, Capacity
+from shoal.pipeline.scheduler import InFlight, Scheduler, StepChoice
+from shoal.pipeline.session import Phase, Session, Vocabulary
+from shoal.pipeline.stage_statistics import StageStatistics
+from shoal.wire.messages import (
+    Close,
+    Closed,
+    Entry,
+    Live,
+    NeedOpen,
+    Output,
+    Pull,
+    Received,
+    Refill,
+    Refused,
+    Result,
+    StageReport,
+    Step,
+    ToDriver,
+    ToWorker,
+)
+
+REFILL_WINDOW_TOKENS = 8192  # token ids only: 32 KiB
+RETRY_AFTER_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SendTo:
+    """Put a message to a worker on the wire."""
+
+    to: WorkerId
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand the next event, or the error that ends it, to whoever reads a session."""
+
+    session: SessionId
+    event: GenerateEvent | ShoalError
+
+
+Action = SendTo | Deliver
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """A step on its way. entries: those without a result, by session. seen: last report of it."""
+
+    step_id: int
+    is_prefill: bool
+    entries: dict[int, Entry]
+    sent_s: float
+    deadline_s: float
+    resends: int = 0
+    seen: str = "no stage has reported it"
+
+
+@dataclass(slots=True)
+class Closing:
+    """A session that has ended but may still take room on `workers`."""
+
+    workers: set[str]
+    resend_s: float
+
+
+@dataclass(slots=True)
+class Route:
+    """The stages that steps go through now."""
+
+    epoch: int
+    stages: tuple[WorkerId, ...]
+    scheduler: Scheduler
+    after_first: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.after_first = (*self.stages[1:], DRIVER)
+
+
+class DriverCore:
+    """All sessions of one pipeline.
+
+    draw_seed: gives a 64-bit seed to a request that brought none.
+    """
+
+    def __init__(
+        self, config: DriverConfig, vocabulary: Vocabulary, n_ctx: int, draw_seed: Callable[[], int]
+    ) -> None:
+        self.n_ctx = n_ctx
+        self.statistics = StageStatistics()
+        self.admission = Admission(Capacity(0, 0, 0))
+        self._config = config
+        self._vocabulary = vocabulary
+        self._draw_seed = draw_seed
+        self._route: Route | None = None
+        self._why_not_ready = "no placement yet"
+        self._next_session = 1
+        self._next_step = 1
+        self._newest_admitted = 0
+        self._waiting: deque[Session] = deque()
+        self._sessions: dict[int, Session] = {}
+        self._steps: dict[int, StepRecord] = {}
+        self._closing: dict[int, Closing] = {}
+        self._actions: list[Action] = []
+
+    # ------------------------------------------------------------ what the shell calls
+
+    @property
+    def num_active(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_steps_in_flight(self) -> int:
+        return len(self._steps)
+
+    def take_actions(self) -> list[Action]:
+        """Everything to be done since the last call, in order."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    def set_route(self, epoch: int, stages: Sequence[WorkerId], capacity: Capacity, now_s: float) -> None:
+        """Send steps through `stages` from now on."""
+        scheduler = Scheduler(
+            num_stages=len(stages),
+            chunk_tokens=min(self._config.chunk_tokens, capacity.batch_tokens),
+            max_batch_tokens=capacity.batch_tokens,
+            max_steps=self._config.steps_in_flight,
+        )
+        self._route = Route(epoch, tuple(stages), scheduler)
+        self.admission.capacity = capacity
+        self._proceed(now_s)
+
+    def submit(self, request: GenerateRequest, seed: int | None, now_s: float) -> SessionId:
+        """Take a request in. Raises NotReady, ContextLengthExceeded or Overloaded, with nothing kept."""
+        if self._route is None:
+            raise NotReady(f"Not ready: {self._why_not_ready}.", retry_after_s=RETRY_AFTER_S)
+        limit = min(self.n_ctx, self.admission.capacity.cells)
+        if len(request.prompt_tokens) + request.max_tokens > limit:
+            raise ContextLengthExceeded(
+                prompt_tokens=len(request.prompt_tokens),
+                max_tokens=request.max_tokens,
+                n_ctx=limit,
+                param="messages",
+            )
+        if len(self._waiting) >= self._config.max_waiting:
+            raise Overloaded(
+                f"{len(self._waiting)} requests are waiting already.", retry_after_s=RETRY_AFTER_S
+            )
+        session = Session(
+            SessionId(self._next_session), request, self._draw_seed() if seed is None else seed, now_s
+        )
+        self._next_session += 1
+        self._waiting.append(session)
+        self._proceed(now_s)
+        return session.session
+
+    def cancel(self, session: SessionId, now_s: float) -> None:
+        """Nobody reads this session any more: free it on every stage. Idempotent."""
+        self._waiting = deque(s for s in self._waiting if s.session != session)
+        if session in self._sessions:
+            self._end(session, now_s)
+        self._proceed(now_s)
+
+    def receive(self, message: ToDriver, now_s: float) -> None:
+        """Take one message of a worker in."""
+        match message:
+            case Result():
+                self._receive_result(message, now_s)
+            case Received():
+                self._progressed(message.step_id, f"{message.sender} received it", now_s)
+            case StageReport():
+                self.statistics.add_report(message)
+                self._progressed(message.step_id, f"{message.sender} sent it on", now_s)
+            case NeedOpen():
+                session = self._sessions.get(message.session)
+                answer = Close((message.session,)) if session is None else session.open_message()
+                self._send(WorkerId(message.sender), answer)
+            case Pull():
+                self._answer_pull(message)
+            case Closed():
+                self._closed(message)
+                self._proceed(now_s)
+            case Refused():
+                self._fail(
+                    message.session, EngineError(f"{message.sender} refused: {message.reason}."), now_s
+                )
+                self._proceed(now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Send again what is past its deadline, or give it up."""
+        for record in [r for r in self._steps.values() if r.deadline_s <= now_s]:
+            if record.resends >= self._config.max_resends:
+                self._give_up(record, now_s)
+            else:
+                self._resend(record, now_s)
+        for session, closing in self._closing.items():
+            if closing.resend_s <= now_s:
+                self._send_close(session, closing, now_s)
+        self._proceed(now_s)
+
+    def heartbeat(self) -> None:
+        """Renew the workers' leases and tell them which sessions live."""
+        if self._route is None:
+            return
+        live = Live(self._route.epoch, self._newest_admitted, tuple(self._sessions))
+        for worker in self._route.stages:
+            self._send(worker, live)
+
+    def fail_all(self, error: ShoalError, now_s: float) -> None:
+        """No way to go on: end every session with `error`, refuse new ones."""
+        for session in list(self._sessions):
+            self._fail(session, error, now_s)
+        for waiting in self._waiting:
+            self._actions.append(Deliver(waiting.session, error))
+        self._waiting.clear()
+        self._closing.clear()
+        self._route = None
+        self._why_not_ready = error.message.rstrip(".")
+
+    def fail_worker(self, worker: WorkerId, layers: str, cause: str, now_s: float) -> None:
+        """A worker of the route is gone, and nobody else holds its layers."""
+        if self._route is not None and worker in self._route.stages:
+            self.fail_all(NodeLost(node=worker, layers=layers, cause=cause), now_s)
+
+    def shut_down(self, now_s: float) -> None:
+        """The head ends: tell every reader."""
+        self.fail_all(Cancelled("The server is shutting down."), now_s)
+
+    # ------------------------------------------------------------ scheduling
+
+    def _proceed(self, now_s: float) -> None:
+        """Admit who fits, then fill the pipeline."""
+        if self._route is None:
+            return
+        while self._waiting and self.admission.try_reserve(
+            self._waiting[0].session, self._waiting[0].reserved_tokens
+        ):
+            session = self._waiting.popleft()
+            session.phase = Phase.PREFILL
+            self._sessions[session.session] = session
+            self._newest_admitted = session.session
+        while (
+            choice := self._route.scheduler.choose(list(self._sessions.values()), self._in_flight())
+        ) is not None:
+            self._send_step(self._route, choice, now_s)
+
+    def _in_flight(self) -> InFlight:
+        prefill = sum(record.is_prefill for record in self._steps.values())
+        return InFlight(len(self._steps) - prefill, prefill)
+
+    def _send_step(self, route: Route, choice: StepChoice, now_s: float) -> None:
+        sessions = [self._sessions[session] for session in choice.sessions]
+        is_prefill = sessions[0].phase is Phase.PREFILL
+        opens = tuple(s.open_message() for s in sessions if not s.opened)
+        entries = tuple(s.next_entry(choice.max_tokens) for s in sessions)
+        for session in sessions:
+            session.opened = True
+        record = StepRecord(self._next_step, is_prefill, {e.session: e for e in entries}, now_s, now_s)
+        self._next_step += 1
+        self._steps[record.step_id] = record
+        self._set_deadline(record, now_s)
+        step = Step(route.epoch, record.step_id, DRIVER, route.after_first, entries, opens)
+        self._send(route.stages[0], step)
+
+    def _set_deadline(self, record: StepRecord, now_s: float) -> None:
+        usual_s = self.statistics.round_trip_s(is_prefill=record.is_prefill)
+        patience_s = max(self._config.resend_after_s, 4 * usual_s)
+        record.deadline_s = now_s + patience_s * 2**record.resends
+
+    def _progressed(self, step_id: int, seen: str, now_s: float) -> None:
+        record = self._steps.get(step_id)
+        if record is not None:
+            record.seen = seen
+            self._set_deadline(record, now_s)
+
+    def _resend(self, record: StepRecord, now_s: float) -> None:
+        if self._route is None:
+            return
+        record.resends += 1
+        self._set_deadline(record, now_s)
+        entries = tuple(record.entries.values())
+        opens = tuple(self._sessions[e.session].open_message() for e in entries)
+        route = self._route
+        self._send(
+            route.stages[0], Step(route.epoch, record.step_id, DRIVER, route.after_first, entries, opens)
+        )
+
+    def _give_up(self, record: StepRecord, now_s: float) -> None:
+        error = StageTimeout(
+            f"Step {record.step_id} got no answer though it was sent {record.resends + 1} times: "
+            f"{record.seen}.",
+            next_step="See `shoal status` for the stage that does not answer.",
+        )
+        for session in list(record.entries):
+            self._fail(session, error, now_s)
+
+    # ------------------------------------------------------------ results
+
+    def _receive_result(self, result: Result, now_s: float) -> None:
+        if self._route is None or result.epoch != self._route.epoch:
+            return
+        record = self._steps.get(result.step_id)
+        if record is not None:
+            usual = not record.resends
+            if usual:
+                self.statistics.add_round_trip(now_s - record.sent_s, is_prefill=record.is_prefill)
+        for output in result.outputs:
+            self._accept(output, now_s)
+        self._proceed(now_s)
+
+    def _accept(self, output: Output, now_s: float) -> None:
+        session = self._sessions.get(output.session)
+        if session is None:
+            return
+        entry = session.in_flight.get(output.start)
+        if entry is None or (entry.attempt, entry.stop) != (output.attempt, output.stop):
+            return  # a repetition: its token was emitted before
+        if entry.sample and output.token is None:
+            return  # the stage has lost the draw; the deadline sends the entry again
+        # A result proves that everything before it was computed, whatever became of those results.
+        for start in [s for s in session.in_flight if s <= output.start]:
+            del session.in_flight[start]
+            self._settle(session.session, start)
+        if output.token is not None:
+            self._emit(session, output.token, now_s)
+
+    def _settle(self, session: int, start: int) -> None:
+        for record in list(self._steps.values()):
+            entry = record.entries.get(session)
+            if entry is not None and entry.start == start:
+                del record.entries[session]
+                if not record.entries:
+                    del self._steps[record.step_id]
+                return
+
+    def _emit(self, session: Session, token: int, now_s: float) -> None:
+        text, reason = session.accept(token, self._vocabulary)
+        if text:
+            self._actions.append(Deliver(session.session, TextDelta(text)))
+        if reason is not None:
+            self._finish(session, reason, now_s)
+
+    def _finish(self, session: Session, reason: FinishReason, now_s: float) -> None:
+        event = Finished(reason, session.prompt_length, session.num_generated)
+        self._actions.append(Deliver(session.session, event))
+        self._end(session.session, now_s)
+
+    def _fail(self, session: int, error: ShoalError, now_s: float) -> None:
+        if session in self._sessions:
+            self._actions.append(Deliver(SessionId(session), error))
+            self._end(session, now_s)
+
+    def _end(self, session: int, now_s: float) -> None:
+        ended = self._sessions.pop(session)
+        for record in list(self._steps.values()):
+            record.entries.pop(session, None)
+            if not record.entries:
+                del self._steps[record.step_id]
+        if self._route is None or not ended.opened:
+            self.admission.release(session)
+            return
+        self._closing[session] = Closing(set(self._route.stages), now_s)
+        self._send_close(session, self._closing[session], now_s)
+
+    def _send_close(self, session: int, closing: Closing, now_s: float) -> None:
+        closing.resend_s = now_s + self._config.resend_after_s
+        for worker in sorted(closing.workers):
+            self._send(WorkerId(worker), Close((session,)))
+
+    def _closed(self, closed: Closed) -> None:
+        for session in closed.sessions:
+            closing = self._closing.get(session)
+            if closing is None:
+                continue
+            closing.workers.discard(closed.sender)
+            if not closing.workers:
+                del self._closing[session]
+                self.admission.release(session)
+
+    def _answer_pull(self, pull: Pull) -> None:
+        session = self._sessions.get(pull.session)
+        if session is None:
+            self._send(WorkerId(pull.sender), Close((pull.session,)))
+            return
+        if pull.attempt != session.attempt or not 0 <= pull.start < session.sent:
+            return
+        lengths = session.chunks_from(pull.start, REFILL_WINDOW_TOKENS)
+        tokens = tuple(session.tokens[pull.start : pull.start + sum(lengths)])
+        epoch = 0 if self._route is None else self._route.epoch
+        self._send(
+            WorkerId(pull.sender),
+            Refill(epoch, pull.session, pull.attempt, pull.start, tokens, lengths, DRIVER),
+        )
+
+    def _send(self, to: WorkerId, message: ToWorker) -> None:
+        self._actions.append(SendTo(to, message))

@@ -1,0 +1,121 @@
+"""One request on its way through the pipeline, as the driver sees it.
+
+Pure. It knows which tokens there are, which have been sent into the stages and which have come
+out, and turns drawn tokens into text. When to send what is the scheduler's to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from shoal.core.sequence import FinishReason, GenerateRequest, SessionId
+from shoal.pipeline.text_stream import TextStream
+from shoal.wire.messages import Entry, Open
+
+
+class Vocabulary(Protocol):
+    """What the driver must know of the model's tokens."""
+
+    @property
+    def eog_tokens(self) -> frozenset[int]: ...
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+
+class Phase(Enum):
+    """Where a session stands. WAITING: not admitted. PREFILL: prompt entries remain to be sent.
+    DECODE: one entry a token."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(slots=True)
+class Session:
+    """tokens: prompt and answer. sent: positions that have been sent into the pipeline.
+    lengths: of the entries they were sent in, kept so that a replay has the same shapes.
+    in_flight: entries without a result, by start."""
+
+    session: SessionId
+    request: GenerateRequest
+    seed: int
+    arrived_s: float
+    phase: Phase = Phase.WAITING
+    tokens: list[int] = field(default_factory=list)
+    sent: int = 0
+    attempt: int = 0
+    lengths: list[int] = field(default_factory=list)
+    in_flight: dict[int, Entry] = field(default_factory=dict)
+    opened: bool = False
+    text: TextStream = field(default_factory=TextStream)
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt_tokens)
+        self.text = TextStream(self.request.stop)
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt_tokens)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def reserved_tokens(self) -> int:
+        return self.prompt_length + self.request.max_tokens
+
+    def open_message(self) -> Open:
+        s = self.request.sampling
+        return Open(
+            self.session,
+            self.prompt_length,
+            self.reserved_tokens,
+            s.temperature,
+            s.top_k,
+            s.top_p,
+            s.min_p,
+            self.seed,
+        )
+
+    def next_entry(self, max_tokens: int) -> Entry:
+        """Take the next unsent tokens, at most `max_tokens`; the last unsent one is sampled behind."""
+        start, stop = self.sent, min(self.sent + max_tokens, len(self.tokens))
+        entry = Entry(
+            self.session, self.attempt, start, tuple(self.tokens[start:stop]), stop == len(self.tokens)
+        )
+        self.sent = stop
+        self.lengths.append(stop - start)
+        self.in_flight[start] = entry
+        if stop == len(self.tokens):
+            self.phase = Phase.DECODE
+        return entry
+
+    def chunks_from(self, start: int, max_tokens: int) -> tuple[int, ...]:
+        """Lengths of the entries sent from `start` on, at least one, then up to `max_tokens`."""
+        lengths: list[int] = []
+        position = 0
+        for length in self.lengths:
+            position += length
+            if position <= start:
+                continue
+            if lengths and position - start > max_tokens:
+                break
+            lengths.append(position - start - sum(lengths))
+        return tuple(lengths)
+
+    def accept(self, token: int, vocabulary: Vocabulary) -> tuple[str, FinishReason | None]:
+        """Take a drawn token in. Returns the text to show now and, at the end, why it ended."""
+        is_eog = token in vocabulary.eog_tokens and not self.request.ignore_eog
+        self.tokens.append(token)
+        if is_eog:
+            return self.text.flush(), FinishReason.STOP
+        shown = self.text.feed(vocabulary.token_bytes(token))
+        if self.text.stopped:
+            return shown, FinishReason.STOP
+        if self.num_generated >= self.request.max_tokens:
+            return shown + self.text.flush(), FinishReason.LENGTH
+        return shown, None

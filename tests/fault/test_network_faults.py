@@ -1,0 +1,97 @@
+"""Seeded runs of the real driver and worker policy over a network that loses, delays, repeats and
+reorders. Every answer must equal the unbroken one. Replay one: pytest ... -k "seed and 17"."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from shoal.core.sequence import Finished, GenerateRequest, SamplingParams
+from shoal.core.specs import LayerRange
+from shoal.engine.digest_engine import DigestEngine
+from shoal.simulator.virtual_cluster import NetworkFaults, VirtualCluster
+from tests.support.digest_reference import NumberVocabulary, digest_answer
+
+N_VOCAB = 997
+NUM_LAYERS = 12
+VOCABULARY = NumberVocabulary(frozenset({7, 8, 9}))
+SEEDS = int(os.environ.get("SHOAL_FAULT_SEEDS", "300"))
+
+
+def _random_engines(rng: random.Random) -> list[DigestEngine]:
+    num_stages = rng.randint(1, 5)
+    cuts = sorted(rng.sample(range(1, NUM_LAYERS), num_stages - 1))
+    bounds = [0, *cuts, NUM_LAYERS]
+    mixes, trims = rng.random() < 0.7, rng.random() < 0.5
+    failing = random.Random(rng.getrandbits(32))
+    failure_rate = rng.choice([0.0, 0.0, 0.02])
+    return [
+        DigestEngine(
+            LayerRange(bounds[stage], bounds[stage + 1]),
+            NUM_LAYERS,
+            n_vocab=N_VOCAB,
+            cells=rng.choice([200, 400, 2000]),
+            max_sequences=rng.choice([2, 5, 16]),
+            max_batch_tokens=32,
+            mixes_chunks=mixes,
+            can_trim=trims,
+            fails=lambda chunks: failing.random() < failure_rate,
+        )
+        for stage in range(num_stages)
+    ]
+
+
+def _random_faults(rng: random.Random) -> NetworkFaults:
+    return NetworkFaults(
+        delay_s=0.0005,
+        jitter_s=rng.choice([0.0, 0.001, 0.02]),
+        loss=rng.choice([0.0, 0.01, 0.1]),
+        duplication=rng.choice([0.0, 0.05, 0.3]),
+    )
+
+
+def _random_request(rng: random.Random, number: int) -> GenerateRequest:
+    prompt = tuple(rng.randrange(N_VOCAB) for _ in range(rng.choice([1, 2, 5, 31, 33, 90])))
+    sampling = SamplingParams(temperature=rng.choice([0.0, 1.0]), seed=rng.getrandbits(64))
+    stop = rng.choice([(), (), ("5 ",), ("12", "99 1")])
+    return GenerateRequest(f"r{number}", prompt, rng.choice([1, 2, 8, 40]), sampling, stop)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_every_answer_equals_the_unbroken_one_whatever_the_network_does(block: int) -> None:
+    for seed in range(block, SEEDS, 10):
+        try:
+            _run(seed)
+        except Exception as error:
+            error.add_note(f"replay: SHOAL_FAULT_SEED={seed} pytest tests/fault -k one_seed")
+            raise
+
+
+@pytest.mark.skipif("SHOAL_FAULT_SEED" not in os.environ, reason="set SHOAL_FAULT_SEED to replay a run")
+def test_one_seed() -> None:
+    _run(int(os.environ["SHOAL_FAULT_SEED"]))
+
+
+def _run(seed: int) -> None:
+    rng = random.Random(seed)
+    engines = _random_engines(rng)
+    cluster = VirtualCluster.build(
+        seed=seed, engines=engines, vocabulary=VOCABULARY, n_ctx=160, faults=_random_faults(rng)
+    )
+    for number in range(rng.choice([1, 3, 10])):
+        cancel_after_s = rng.choice([None, None, None, rng.uniform(0, 2)])
+        request = _random_request(rng, number)
+        cluster.submit(request, at_s=rng.uniform(0, 1), cancel_after_s=cancel_after_s)
+    cluster.run()
+    for answer in cluster.answers:
+        text, reason = digest_answer(
+            answer.request, num_layers=NUM_LAYERS, n_vocab=N_VOCAB, vocabulary=VOCABULARY
+        )
+        if answer.cancelled:
+            assert text.startswith(answer.text)
+            continue
+        assert isinstance(answer.end, Finished), f"seed {seed}: {answer.end!r}"
+        assert (answer.text, answer.end.reason) == (text, reason), f"seed {seed} {answer.request.request_id}"
+    assert all(engine.cells_used == 0 for engine in engines), f"seed {seed}: cells are left"
