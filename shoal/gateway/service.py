@@ -1,0 +1,30 @@
+"""The one model that a gateway serves, with what turns text into tokens and tokens into text.
+
+The gateway sees a pipeline only through this; it does not know which engine or how many
+machines stand behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.pipeline.interface import TextGenerator
+
+ChatMessages = list[dict[str, str]]
+"""Messages as the chat template takes them: `role` and `content`, content a plain string."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelService:
+    """created: unix seconds, shown by /v1/models. n_ctx: tokens of prompt and answer together.
+    encode_chat: applies the chat template; encode_text: for /v1/completions, control tokens in
+    the text stay text. Both may block, are called from any thread, and raise BadRequest.
+    """
+
+    model_id: str
+    created: int
+    n_ctx: int
+    generator: TextGenerator
+    encode_chat: Callable[[ChatMessages], list[int]]
+    encode_text: Callable[[str], list[int]]

@@ -1,0 +1,162 @@
+"""A real uvicorn on a free port in its own thread, over a generator that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from shoal.core.sequence import Finished, FinishReason, GenerateEvent, GenerateRequest, TextDelta
+from shoal.core.status import ClusterStatus, WorkerStatus
+from shoal.gateway.app import create_app
+from shoal.gateway.server import GatewayServer
+from shoal.gateway.service import ChatMessages, ModelService
+
+MODEL = "tiny-model"
+N_CTX = 2000
+DEADLINE_S = 10.0
+CREATED = 1_700_000_000
+DRAWN_SEED = 1234
+
+
+class Gate:
+    """A place in a script where the generator waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._open = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def wait(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.reached.set()
+        await self._open.wait()
+
+    def open(self) -> None:
+        assert self.reached.wait(DEADLINE_S)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._open.set)
+
+
+Script = Sequence[str | Gate | Exception | FinishReason]
+
+
+class ScriptedGenerator:
+    """Yields texts, waits at gates, raises exceptions; ends with a finish reason, STOP if none."""
+
+    n_ctx = N_CTX
+
+    def __init__(self) -> None:
+        self.script: Script = ["Hello", " world"]
+        self.requests: list[GenerateRequest] = []
+        self.ended = threading.Event()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
+        self.requests.append(request)
+        num_texts = 0
+        try:
+            for item in self.script:
+                match item:
+                    case str():
+                        num_texts += 1
+                        yield TextDelta(item)
+                    case Gate():
+                        await item.wait()
+                    case FinishReason():
+                        yield Finished(item, len(request.prompt_tokens), num_texts)
+                        return
+                    case _:
+                        raise item
+            yield Finished(FinishReason.STOP, len(request.prompt_tokens), num_texts)
+        finally:
+            self.ended.set()
+
+
+class FixedView:
+    """A cluster of two workers, ready."""
+
+    def __init__(self) -> None:
+        worker = WorkerStatus(
+            "w-1", "node-1", 0, 0, 8, 4711, "127.0.0.1:5001", "live", compute_ms=3.25, queue_ms=0.5, steps=9
+        )
+        last = replace(worker, worker="w-2", node="node-2", stage=1, layer_start=8, layer_end=16, pid=4712,
+                       compute_ms=None, queue_ms=None)  # fmt: skip
+        self.current = ClusterStatus(
+            MODEL, True, 3, N_CTX, (worker, last), (), 2, 1, 300, 4000, 2, uptime_s=61.0
+        )
+
+    def status(self) -> ClusterStatus:
+        return self.current
+
+    def is_ready(self) -> bool:
+        return self.current.ready
+
+
+def encode_chat(messages: ChatMessages) -> list[int]:
+    """One token a character."""
+    return encode_text("".join(message["content"] for message in messages))
+
+
+def encode_text(text: str) -> list[int]:
+    return [ord(character) for character in text]
+
+
+class RunningGateway:
+    """The parts that a test changes or looks at, and where the server listens."""
+
+    def __init__(self) -> None:
+        self.generator = ScriptedGenerator()
+        self.view = FixedView()
+        self.encode_threads: set[str] = set()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def follow(self, *script: str | Gate | Exception | FinishReason) -> None:
+        """Set the script of the answers to come, and forget earlier ones."""
+        self.generator.script = script
+        self.generator.requests.clear()
+        self.generator.ended.clear()
+
+    @property
+    def last_request(self) -> GenerateRequest:
+        return self.generator.requests[-1]
+
+    def note_thread(self, encode: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
+        def noting(text: str) -> list[int]:
+            self.encode_threads.add(threading.current_thread().name)
+            return encode(text)
+
+        return noting
+
+
+@contextmanager
+def running_gateway(*, keep_alive_s: float = 10.0) -> Iterator[RunningGateway]:
+    gateway = RunningGateway()
+    service = ModelService(
+        MODEL, CREATED, N_CTX, gateway.generator, encode_chat, gateway.note_thread(encode_text)
+    )
+    app = create_app(
+        service,
+        gateway.view,
+        draw_seed=lambda: DRAWN_SEED,
+        now_s=lambda: CREATED + 0.5,
+        keep_alive_s=keep_alive_s,
+    )
+    server = GatewayServer(app, "127.0.0.1", 0)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="gateway-loop")
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(DEADLINE_S)
+        gateway.port = server.port
+        yield gateway
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(DEADLINE_S)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(DEADLINE_S)
+        loop.close()
