@@ -27,8 +27,8 @@ def atomic_file(target: Path, expected_bytes: int) -> Iterator[FileIO]:
     expected_bytes: checked against the free space before anything is written.
     Raises ConfigError where the folder cannot be written or lacks space.
     """
-    _make_folder(target.parent)
-    _check_space(target, expected_bytes)
+    make_folder(target.parent)
+    check_space(target, expected_bytes)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{SUFFIX}")
     try:
         with _open_new(temporary) as file:
@@ -43,7 +43,7 @@ def atomic_file(target: Path, expected_bytes: int) -> Iterator[FileIO]:
         temporary.unlink(missing_ok=True)
 
 
-def remove_abandoned(folder: Path, *, now_s: float, min_age_s: float = 60.0) -> int:
+def remove_abandoned(folder: Path, *, now_s: float, min_age_s: float = 5.0) -> int:
     """Delete temporaries in `folder` whose writer has died. Returns how many.
 
     min_age_s: younger ones stay, since their writer may not have locked them yet.
@@ -69,7 +69,8 @@ def write_all(file: FileIO, content: bytes | memoryview) -> None:
         rest = rest[file.write(rest) :]
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Raises ConfigError where the folder cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -89,7 +90,8 @@ def _open_new(path: Path) -> FileIO:
         ) from error
 
 
-def _check_space(target: Path, expected_bytes: int) -> None:
+def check_space(target: Path, expected_bytes: int) -> None:
+    """Raises ConfigError where the disk of `target` has fewer bytes free."""
     free_bytes = shutil.disk_usage(target.parent).free
     if expected_bytes > free_bytes:
         raise ConfigError(

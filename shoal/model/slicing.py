@@ -80,16 +80,19 @@ def cut_embedding(model_path: Path, out_path: Path, progress: Progress | None = 
     Raises and writes as `cut_slice` does.
     """
     model = ModelFile(model_path)
-    rule = rule_for(model)
-    table = model.tensor(TOKEN_EMBEDDING)
-    metadata = {
-        key: copied_value(model, key)
-        for key in model.fields
-        if key in ("general.architecture", "general.name", f"{rule.name}.embedding_length")
-    }
-    parts = (_copied(table, TOKEN_EMBEDDING),)
-    _write(model, _assemble(model, metadata, parts), out_path, progress)
+    _write(model, _draft_embedding(model), out_path, progress)
     return out_path
+
+
+def slice_file_bytes(model_path: Path, layers: LayerRange) -> int:
+    """The exact size of the file that `cut_slice` would write. Raises as it does."""
+    model = ModelFile(model_path)
+    return _draft_slice(model, rule_for(model), LayerRange(*layers)).num_bytes
+
+
+def embedding_file_bytes(model_path: Path) -> int:
+    """The exact size of the file that `cut_embedding` would write. Raises as it does."""
+    return _draft_embedding(ModelFile(model_path)).num_bytes
 
 
 def check_cut(rule: ArchitectureRule, shape: ModelShape, layers: LayerRange) -> None:
@@ -135,6 +138,17 @@ def _draft_slice(model: ModelFile, rule: ArchitectureRule, layers: LayerRange) -
         *_block_parts(model, rule, layers),
     )
     return _assemble(model, metadata, parts)
+
+
+def _draft_embedding(model: ModelFile) -> _Draft:
+    rule = rule_for(model)
+    table = model.tensor(TOKEN_EMBEDDING)
+    metadata = {
+        key: copied_value(model, key)
+        for key in model.fields
+        if key in ("general.architecture", "general.name", f"{rule.name}.embedding_length")
+    }
+    return _assemble(model, metadata, (_copied(table, TOKEN_EMBEDDING),))
 
 
 def _slice_metadata(
