@@ -1,0 +1,128 @@
+"""Reading hidden states out of llama.cpp while it computes: the evaluation callback.
+
+llama.cpp asks about every graph node before computing it, and calls again when a node that was
+wanted is done. The tap wants the output of each layer: the inner ones so that `progress` moves
+during a long batch, the last one for its rows. On every slice but the model's last, it then stops
+the graph: the norm and head behind the last layer would be computed for nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llama_cpp import llama_cpp
+
+from shoal.core.errors import EngineError, InvariantBroken
+from shoal.engine.interface import Rows
+
+_FLOAT_BYTES = 4
+
+
+def _ggml(name: str, restype: Any, *argtypes: Any) -> Any:
+    """A function of ggml, which llama-cpp-python does not declare. A tensor is passed by address."""
+    function = getattr(llama_cpp._lib, name)
+    function.restype, function.argtypes = restype, argtypes
+    return function
+
+
+_get_name = _ggml("ggml_get_name", ctypes.c_char_p, ctypes.c_void_p)
+_nelements = _ggml("ggml_nelements", ctypes.c_int64, ctypes.c_void_p)
+_nrows = _ggml("ggml_nrows", ctypes.c_int64, ctypes.c_void_p)
+_nbytes = _ggml("ggml_nbytes", ctypes.c_size_t, ctypes.c_void_p)
+_tensor_get = _ggml(
+    "ggml_backend_tensor_get", None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)
+
+
+class HiddenTap:
+    """The callback of one context.
+
+    progress: moves with every node asked about and every layer computed.
+    """
+
+    def __init__(self, layer_outputs: Sequence[str], row_width: int, *, takes_rows: bool) -> None:
+        """layer_outputs: names of the graph nodes to wait for, in order; the last is the one whose
+        rows are taken, unless this is the model's last slice (`takes_rows` False)."""
+        self.progress = 0
+        # Must stay referenced for as long as the context that was created with it.
+        self.callback = llama_cpp.ggml_backend_sched_eval_callback(self._on_node)
+        self._wanted = frozenset(name.encode() for name in layer_outputs)
+        self._last = layer_outputs[-1].encode()
+        self._row_width = row_width
+        self._takes_rows = takes_rows
+        # Addresses of wanted nodes in the last graph: comparing them costs half of comparing names.
+        # An address can belong to another node once the graph changes, so a match is verified.
+        self._known: dict[int, bytes] = {}
+        self._is_searching = True
+        self._num_rows = 0
+        self._rows: Rows | None = None
+        self._error: BaseException | None = None
+
+    def expect(self, num_rows: int) -> None:
+        """Forget the batch before; the next one has `num_rows` rows."""
+        self._num_rows = num_rows
+        self._rows = None
+        self._error = None
+
+    def take(self) -> Rows | None:
+        """The rows of the batch, `[num_rows, row_width]`, a new array; None when the graph passed
+        without the awaited node at its known address: computing it again finds it by name.
+        Raises what went wrong inside the callback."""
+        if self._error is not None:
+            raise EngineError(f"Reading the hidden state failed: {self._error}") from self._error
+        if self._rows is None:
+            self._search_again()
+        rows, self._rows = self._rows, None
+        return rows
+
+    def _on_node(self, tensor: int, is_question: bool, _user: object) -> bool:
+        # ctypes would print an exception and answer False, which cuts the graph silently.
+        try:
+            self.progress += 1
+            if is_question:
+                return self._is_wanted(tensor)
+            if not self._takes_rows or self._known.get(tensor) != self._last:
+                return True
+            self._rows = self._read(tensor)
+            return False
+        except BaseException as error:
+            self._error = error
+            return False
+
+    def _is_wanted(self, tensor: int) -> bool:
+        name = self._known.get(tensor)
+        if name is None and not self._is_searching:
+            return False
+        actual = _get_name(tensor)
+        if name is not None and actual == name:
+            return True
+        if name is not None:
+            self._search_again()
+        if actual not in self._wanted:
+            return False
+        self._known[tensor] = actual
+        self._is_searching = actual != self._last
+        return True
+
+    def _search_again(self) -> None:
+        self._known.clear()
+        self._is_searching = True
+
+    def _read(self, tensor: int) -> Rows:
+        if self._rows is not None:
+            raise InvariantBroken("the batch was computed in more than one piece")
+        num_rows, num_values = _nrows(tensor), _nelements(tensor)
+        if num_rows != self._num_rows or num_values != num_rows * self._row_width:
+            raise InvariantBroken(
+                f"the last layer gave {num_rows} rows with {num_values} values in all, "
+                f"not {self._num_rows} rows of {self._row_width}"
+            )
+        num_bytes = num_values * _FLOAT_BYTES
+        if _nbytes(tensor) != num_bytes:
+            raise InvariantBroken("the last layer's output is not contiguous float32")
+        rows: Rows = np.empty((num_rows, self._row_width), np.float32)
+        _tensor_get(tensor, rows.ctypes.data, 0, num_bytes)
+        return rows

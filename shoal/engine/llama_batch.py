@@ -1,0 +1,64 @@
+"""One `llama_batch`, allocated once and filled for every call.
+
+Rows go in through its `embd` pointer, straight from the caller's buffer. llama.cpp is not told
+their width or number: whoever fills this has checked them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llama_cpp import llama_cpp
+from numpy.typing import NDArray
+
+from shoal.engine.interface import Chunk, Rows
+
+_FLOAT_POINTER = ctypes.POINTER(ctypes.c_float)
+
+
+class LlamaBatch:
+    """Arrays for at most `max_tokens` tokens, and the structure that points at them."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._positions = np.zeros(max_tokens, np.int32)
+        self._num_seqs = np.ones(max_tokens, np.int32)  # each token belongs to one sequence
+        self._seqs = np.zeros(max_tokens, np.int32)
+        self._seq_pointers = (self._seqs.ctypes.data + 4 * np.arange(max_tokens)).astype(np.uintp)
+        self._is_output = np.zeros(max_tokens, np.int8)
+        self._offsets = np.arange(max_tokens, dtype=np.int32)
+        self._rows: Rows | None = None
+        self.struct: Any = llama_cpp.llama_batch(
+            n_tokens=0,
+            token=None,
+            embd=None,
+            pos=_pointer(self._positions, ctypes.POINTER(llama_cpp.llama_pos)),
+            n_seq_id=_pointer(self._num_seqs, ctypes.POINTER(ctypes.c_int32)),
+            seq_id=_pointer(self._seq_pointers, ctypes.POINTER(ctypes.POINTER(llama_cpp.llama_seq_id))),
+            logits=_pointer(self._is_output, ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def fill(self, chunks: Sequence[Chunk], rows: Rows, *, outputs_all: bool) -> None:
+        """Describe `chunks`, in order, with `rows` `[num_tokens, row_width]`, which is pointed at
+        and kept alive until the next call.
+
+        outputs_all: flag every row as an output, else only the last row of chunks with a draw.
+        """
+        end = 0
+        for chunk in chunks:
+            begin, end = end, end + len(chunk.tokens)
+            self._seqs[begin:end] = chunk.seq
+            self._positions[begin:end] = self._offsets[: end - begin]
+            self._positions[begin:end] += chunk.start
+            self._is_output[begin:end] = outputs_all
+            if chunk.draw is not None:
+                self._is_output[end - 1] = 1
+        self._rows = rows
+        self.struct.n_tokens = end
+        self.struct.embd = ctypes.cast(rows.ctypes.data, _FLOAT_POINTER)
+
+
+def _pointer(array: NDArray[Any], kind: Any) -> Any:
+    return ctypes.cast(array.ctypes.data, kind)
