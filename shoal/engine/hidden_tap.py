@@ -79,33 +79,34 @@ class HiddenTap:
         return rows
 
     def _on_node(self, tensor: int, is_question: bool, _user: object) -> bool:
+        # Called some 35 times a layer: the first lines are the ones that count.
+        self.progress += 1
+        if is_question and not self._is_searching and tensor not in self._known:
+            return False
         # ctypes would print an exception and answer False, which cuts the graph silently.
         try:
-            self.progress += 1
-            if is_question:
-                return self._is_wanted(tensor)
-            if not self._takes_rows or self._known.get(tensor) != self._last:
-                return True
-            self._rows = self._read(tensor)
-            return False
+            return self._is_wanted(tensor) if is_question else self._goes_on_after(tensor)
         except BaseException as error:
             self._error = error
             return False
 
     def _is_wanted(self, tensor: int) -> bool:
-        name = self._known.get(tensor)
-        if name is None and not self._is_searching:
-            return False
         actual = _get_name(tensor)
-        if name is not None and actual == name:
-            return True
-        if name is not None:
+        if self._known.get(tensor, actual) != actual:
             self._search_again()
+        if not self._is_searching:
+            return True
         if actual not in self._wanted:
             return False
         self._known[tensor] = actual
         self._is_searching = actual != self._last
         return True
+
+    def _goes_on_after(self, tensor: int) -> bool:
+        if not self._takes_rows or self._known.get(tensor) != self._last:
+            return True
+        self._rows = self._read(tensor)
+        return False
 
     def _search_again(self) -> None:
         self._known.clear()
