@@ -101,7 +101,7 @@ def check_cut(rule: ArchitectureRule, shape: ModelShape, layers: LayerRange) -> 
     if why is not None:
         raise IllegalCut(
             f"Layers {layers} cannot be a slice: {why}.",
-            next_step=f"This model may be cut in two before layers {_ranges(legal_cuts(rule, shape))}.",
+            next_step=f"This model may be cut in two before layers {runs_text(legal_cuts(rule, shape))}.",
         )
 
 
@@ -231,7 +231,7 @@ def _assemble(model: ModelFile, metadata: Mapping[str, bytes], parts: Iterable[_
     return _Draft(header, parts, model.alignment)
 
 
-def _ranges(numbers: tuple[int, ...]) -> str:
+def runs_text(numbers: tuple[int, ...]) -> str:
     """`1, 2, 3, 5` -> `1 to 3, 5`."""
     runs: list[list[int]] = []
     for number in numbers:

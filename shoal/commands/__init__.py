@@ -1,0 +1,1 @@
+"""What the subcommands do, one file each. cli.py gives them their names and prints their errors."""
