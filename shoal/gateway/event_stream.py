@@ -29,7 +29,6 @@ _KEEP_ALIVE = b": keep-alive\n\n"
 _DONE = b"data: [DONE]\n\n"
 _HEADERS = {
     "Cache-Control": "no-cache, no-transform",
-    "Connection": "keep-alive",
     "X-Accel-Buffering": "no",  # nginx would hold events back
 }
 # Line ends to Python's splitlines, on which several clients rely, though not to JSON or SSE.

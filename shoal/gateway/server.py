@@ -21,7 +21,7 @@ from shoal.gateway.listen_address import DEFAULT_HOST, DEFAULT_PORT, url_of
 _GRACE_S = 1
 """Answers in progress may end within this; then each is ended with an error."""
 
-_FAREWELL_S = 0.5
+_FAREWELL_S = 0.3
 """For those errors to be written."""
 
 _BACKLOG = 512
@@ -80,14 +80,20 @@ class GatewayServer:
         await asyncio.wait({self._serving}, timeout=_GRACE_S + _FAREWELL_S)
         self._serving.cancel()
         state = self._server.server_state
-        if state.tasks:
-            await asyncio.wait(state.tasks, timeout=_FAREWELL_S)
+        await _settle(state.tasks)
         for connection in list(state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
+        # An aborted connection wakes the answer that was waiting to write to it.
+        await _settle(state.tasks)
         with contextlib.suppress(asyncio.CancelledError):
             await self._serving
         self._server = self._serving = None
+
+
+async def _settle(tasks: set[asyncio.Task[None]]) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=_FAREWELL_S)
 
 
 def _bind(host: str, port: int) -> list[socket.socket]:

@@ -52,10 +52,12 @@ class ScriptedGenerator:
         self.script: Script = ["Hello", " world"]
         self.requests: list[GenerateRequest] = []
         self.ended = threading.Event()
+        self.num_open = 0
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
         self.requests.append(request)
         num_texts = 0
+        self.num_open += 1
         try:
             for item in self.script:
                 match item:
@@ -71,6 +73,7 @@ class ScriptedGenerator:
                         raise item
             yield Finished(FinishReason.STOP, len(request.prompt_tokens), num_texts)
         finally:
+            self.num_open -= 1
             self.ended.set()
 
 

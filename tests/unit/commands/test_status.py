@@ -1,0 +1,97 @@
+"""`shoal status` against Shoal's own gateway."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from shoal.commands.status import status
+from tests.unit.commands.canned_server import CannedServer
+from tests.unit.gateway.running_gateway import MODEL, RunningGateway
+
+
+def run(url: str, *arguments: str) -> Any:
+    app = typer.Typer()
+    app.command()(status)
+    return CliRunner().invoke(app, arguments, env={"SHOAL_URL": url, "COLUMNS": "200"})
+
+
+def test_workers_are_shown_with_pid_slice_and_milliseconds(gateway: RunningGateway) -> None:
+    result = run(gateway.url)
+    assert result.exit_code == 0
+    first = next(line for line in result.stdout.splitlines() if "w-1" in line)
+    assert first.split() == [
+        "0",
+        "[0,",
+        "8)",
+        "node-1",
+        "w-1",
+        "4711",
+        "3.2",
+        "0.5",
+        "9",
+        "127.0.0.1:5001",
+        "live",
+    ]
+    assert f"{MODEL}: ready, up 1 min 1 s, epoch 3" in result.stdout
+    assert "2 active, 1 waiting" in result.stdout
+
+
+def test_a_worker_without_steps_has_no_milliseconds(gateway: RunningGateway) -> None:
+    last = next(line for line in run(gateway.url).stdout.splitlines() if "w-2" in line)
+    assert last.split()[6:8] == ["-", "-"]
+
+
+def test_missing_layers_and_lost_workers_are_named(gateway: RunningGateway) -> None:
+    current = gateway.view.current
+    lost = replace(current.workers[1], state="lost: killed")
+    gateway.view.current = replace(
+        current, ready=False, missing_layers=((8, 16),), workers=(current.workers[0], lost)
+    )
+    shown = run(gateway.url).stdout
+    assert "not ready (layers [8, 16) have no live owner)" in shown
+    assert "lost: killed" in shown
+
+
+def test_json_is_the_whole_status(gateway: RunningGateway) -> None:
+    found = json.loads(run(gateway.url + "/v1", "--json").stdout)
+    assert found["model"] == MODEL
+    assert found["workers"][1]["pid"] == 4712
+
+
+def test_nothing_running_is_exit_one_with_advice(dead_url: str) -> None:
+    result = run(dead_url)
+    assert result.exit_code == 1
+    assert "shoal serve MODEL" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"workers": 5}'])
+def test_another_program_on_the_port_is_named(canned: CannedServer, body: bytes) -> None:
+    canned.reply("/admin/status", 200, body)
+    result = run(canned.url)
+    assert result.exit_code == 1
+    assert result.stderr.strip()
+
+
+def test_a_status_of_another_version_points_to_json(canned: CannedServer) -> None:
+    canned.reply("/admin/status", 200, b'{"workers": []}')
+    assert "--json" in run(canned.url).stderr
+    assert run(canned.url, "--json").exit_code == 0
+
+
+def test_a_refusal_says_where_to_ask(canned: CannedServer) -> None:
+    canned.reply("/admin/status", 403, b'{"error": {"message": "Run `shoal status` on the head."}}')
+    result = run(canned.url)
+    assert result.exit_code == 1
+    assert "on the head" in result.stderr
+    assert "API_KEY" not in result.stderr
+
+
+def test_a_bad_url_is_a_usage_error() -> None:
+    assert run("nonsense").exit_code == 2
