@@ -8,7 +8,7 @@ and what it has emitted is the truth about an answer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shoal.core.config import DriverConfig
@@ -48,6 +48,7 @@ from shoal.wire.messages import (
 
 REFILL_WINDOW_TOKENS = 8192  # token ids only: 32 KiB
 RETRY_AFTER_S = 2.0
+MAX_PATIENCE_DOUBLINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +107,21 @@ class Route:
 class DriverCore:
     """All sessions of one pipeline.
 
-    draw_seed: gives a 64-bit seed to a request that brought none.
+    first_session: ids count up from here, and are never reused: a head that starts again must
+    begin above its predecessor's.
     """
 
     def __init__(
-        self, config: DriverConfig, vocabulary: Vocabulary, n_ctx: int, draw_seed: Callable[[], int]
+        self, config: DriverConfig, vocabulary: Vocabulary, n_ctx: int, first_session: int = 1
     ) -> None:
         self.n_ctx = n_ctx
         self.statistics = StageStatistics()
         self.admission = Admission(Capacity(0, 0, 0))
         self._config = config
         self._vocabulary = vocabulary
-        self._draw_seed = draw_seed
         self._route: Route | None = None
         self._why_not_ready = "no placement yet"
-        self._next_session = 1
+        self._next_session = first_session
         self._next_step = 1
         self._newest_admitted = 0
         self._waiting: deque[Session] = deque()
@@ -160,7 +161,7 @@ class DriverCore:
         self.admission.capacity = capacity
         self._proceed(now_s)
 
-    def submit(self, request: GenerateRequest, seed: int | None, now_s: float) -> SessionId:
+    def submit(self, request: GenerateRequest, now_s: float) -> SessionId:
         """Take a request in. Raises NotReady, ContextLengthExceeded or Overloaded, with nothing kept."""
         if self._route is None:
             raise NotReady(f"Not ready: {self._why_not_ready}.", retry_after_s=RETRY_AFTER_S)
@@ -176,9 +177,7 @@ class DriverCore:
             raise Overloaded(
                 f"{len(self._waiting)} requests are waiting already.", retry_after_s=RETRY_AFTER_S
             )
-        session = Session(
-            SessionId(self._next_session), request, self._draw_seed() if seed is None else seed, now_s
-        )
+        session = Session(SessionId(self._next_session), request)
         self._next_session += 1
         self._waiting.append(session)
         self._proceed(now_s)
@@ -247,10 +246,10 @@ class DriverCore:
         self._route = None
         self._why_not_ready = error.message.rstrip(".")
 
-    def fail_worker(self, worker: WorkerId, layers: str, cause: str, now_s: float) -> None:
+    def fail_worker(self, worker: WorkerId, node: str, layers: str, cause: str, now_s: float) -> None:
         """A worker of the route is gone, and nobody else holds its layers."""
         if self._route is not None and worker in self._route.stages:
-            self.fail_all(NodeLost(node=worker, layers=layers, cause=cause), now_s)
+            self.fail_all(NodeLost(node=node, layers=layers, cause=cause), now_s)
 
     def shut_down(self, now_s: float) -> None:
         """The head ends: tell every reader."""
@@ -295,7 +294,7 @@ class DriverCore:
     def _set_deadline(self, record: StepRecord, now_s: float) -> None:
         usual_s = self.statistics.round_trip_s(is_prefill=record.is_prefill)
         patience_s = max(self._config.resend_after_s, 4 * usual_s)
-        record.deadline_s = now_s + patience_s * 2**record.resends
+        record.deadline_s = now_s + patience_s * 2 ** min(record.resends, MAX_PATIENCE_DOUBLINGS)
 
     def _progressed(self, step_id: int, seen: str, now_s: float) -> None:
         record = self._steps.get(step_id)

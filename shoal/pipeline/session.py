@@ -41,8 +41,6 @@ class Session:
 
     session: SessionId
     request: GenerateRequest
-    seed: int
-    arrived_s: float
     phase: Phase = Phase.WAITING
     tokens: list[int] = field(default_factory=list)
     sent: int = 0
@@ -78,7 +76,7 @@ class Session:
             s.top_k,
             s.top_p,
             s.min_p,
-            self.seed,
+            s.seed,
         )
 
     def next_entry(self, max_tokens: int) -> Entry:

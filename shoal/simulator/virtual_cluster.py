@@ -15,16 +15,17 @@ from typing import Any
 import simpy
 
 from shoal.core.config import DriverConfig
-from shoal.core.errors import EngineError, ShoalError
+from shoal.core.errors import ShoalError
 from shoal.core.placement import DRIVER, WorkerId
 from shoal.core.sequence import Finished, GenerateEvent, GenerateRequest, SessionId, TextDelta
-from shoal.engine.interface import Computed, Engine, Rows
+from shoal.engine.interface import Engine, Rows
 from shoal.pipeline.admission import Capacity
 from shoal.pipeline.protocol import Deliver, DriverCore, SendTo
 from shoal.pipeline.session import Vocabulary
 from shoal.wire import messages
 from shoal.wire.messages import Message
-from shoal.worker.protocol import ClearSeq, Job, TrimSeq, WorkerCore
+from shoal.worker.job import Job, run_job
+from shoal.worker.protocol import WorkerCore
 
 TICK_S = 0.1
 HEARTBEAT_S = 1.0
@@ -128,23 +129,6 @@ class VirtualWorker:
         self._flush()
 
 
-def run_job(engine: Engine, job: Job) -> Computed | EngineError:
-    """Carry out one job of a WorkerCore on its engine."""
-    for op in job.ops:
-        match op:
-            case ClearSeq(seq):
-                engine.clear(seq)
-            case TrimSeq(seq, length):
-                if not engine.trim(seq, length):
-                    return EngineError(f"sequence {seq} cannot be trimmed")
-    if not job.chunks:
-        return Computed(None, ())
-    try:
-        return engine.compute(job.chunks, job.rows)
-    except EngineError as error:
-        return error
-
-
 @dataclass(slots=True)
 class VirtualCluster:
     """A driver and a pipeline of workers, ready to answer.
@@ -177,7 +161,7 @@ class VirtualCluster:
         env, rng = simpy.Environment(), random.Random(seed)
         network = VirtualNetwork(env, rng, faults or NetworkFaults())
         config = config or DriverConfig(resend_after_s=0.5, max_resends=12)
-        driver = DriverCore(config, vocabulary, n_ctx, lambda: rng.getrandbits(64))
+        driver = DriverCore(config, vocabulary, n_ctx)
         workers, predecessor = [], DRIVER
         for stage, engine in enumerate(engines):
             core = WorkerCore(
@@ -235,7 +219,7 @@ class VirtualCluster:
     def _client(self, answer: Answer, at_s: float, cancel_after_s: float | None) -> Process:
         yield self.env.timeout(at_s)
         try:
-            session = self.driver.submit(answer.request, answer.request.sampling.seed, self.env.now)
+            session = self.driver.submit(answer.request, self.env.now)
         except ShoalError as error:
             answer.end = error
             return

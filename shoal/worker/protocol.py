@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from shoal.wire.messages import (
     Step,
     ToWorker,
 )
+from shoal.worker.job import ClearSeq, Job, Planned, TrimSeq
 from shoal.worker.journal import Journal
 from shoal.worker.residency import Part, PullInProgress, Residency, Task, Waiter
 
@@ -58,43 +59,6 @@ class Send:
     to: WorkerId
     message: Message
     rows: Rows | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClearSeq:
-    """Forget a sequence of the engine."""
-
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class TrimSeq:
-    """Cut the tail off a sequence of the engine."""
-
-    seq: int
-    length: int
-
-
-@dataclass(slots=True)
-class Planned:
-    """One part of a task on its way through the engine. chunk: its place in the job, None where
-    the journal answers."""
-
-    part: Part
-    residency: Residency
-    chunk: int | None
-
-
-@dataclass(slots=True)
-class Job:
-    """One call of the engine: first `ops` in order, then the batch (if it has chunks)."""
-
-    task: Task
-    ops: tuple[ClearSeq | TrimSeq, ...]
-    chunks: tuple[Chunk, ...]
-    rows: Rows | None
-    planned: list[Planned] = field(default_factory=list)
-    started_s: float = 0.0
 
 
 _NO_TASK = Task(Step(0, 0, DRIVER, (), ()), [], 0.0, forward=False)

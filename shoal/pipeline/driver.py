@@ -1,0 +1,272 @@
+"""The pipeline driver at work: its policy on real sockets, its answers in asyncio.
+
+One thread owns the policy and the socket. Requests come from an asyncio loop as calls that this
+thread makes for it; events go back in one wake-up of the loop for all that a message caused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from shoal.core.config import DriverConfig
+from shoal.core.errors import ClusterError, NotReady, ShoalError
+from shoal.core.placement import Endpoint, Placement, WorkerId
+from shoal.core.sequence import Finished, GenerateEvent, GenerateRequest, SessionId
+from shoal.engine.interface import EngineLimits
+from shoal.pipeline.admission import Capacity
+from shoal.pipeline.protocol import Deliver, DriverCore, SendTo
+from shoal.pipeline.session import Vocabulary
+from shoal.wire.channel import Channel
+from shoal.wire.curve import SecureContext
+from shoal.wire.messages import ToDriver
+
+TICK_S = 0.1
+HEARTBEAT_S = 1.0
+CALL_DEADLINE_S = 5.0
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StageFigures:
+    """One worker's last steps, as medians; None before any."""
+
+    compute_ms: float | None
+    queue_ms: float | None
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class DriverStatistics:
+    """What the driver holds at one moment."""
+
+    sessions_active: int
+    sessions_waiting: int
+    cells_reserved: int
+    cells_total: int
+    steps_in_flight: int
+    stages: dict[WorkerId, StageFigures]
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Who reads a session's events, in its own asyncio loop."""
+
+    loop: asyncio.AbstractEventLoop
+    events: asyncio.Queue[GenerateEvent | ShoalError] = field(default_factory=asyncio.Queue)
+    session: SessionId | None = None
+
+
+class Driver:
+    """Feeds one pipeline and implements pipeline/interface.py's TextGenerator.
+
+    n_ctx: tokens that one sequence may have. listen_address: where workers send their results.
+    """
+
+    def __init__(
+        self,
+        config: DriverConfig,
+        vocabulary: Vocabulary,
+        n_ctx: int,
+        *,
+        listen_address: str = "127.0.0.1",
+    ) -> None:
+        # Microseconds since 1970: above every id of a head that ran before on these workers.
+        self._core = DriverCore(config, vocabulary, n_ctx, first_session=time.time_ns() // 1000)
+        self._secure = SecureContext()
+        self._channel = Channel(self._secure, listen_address)
+        self._placement: Placement | None = None
+        self._readers: dict[SessionId, _Reader] = {}
+        self._calls: deque[Callable[[], None]] = deque()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shoal-driver", daemon=True)
+
+    @property
+    def n_ctx(self) -> int:
+        return self._core.n_ctx
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._channel.endpoint
+
+    @property
+    def secure(self) -> SecureContext:
+        """Keys of this process, for other sockets of the head."""
+        return self._secure
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every session with an error, then the thread and the sockets. Idempotent."""
+        if self._stopping.is_set():
+            return
+        if self._thread.is_alive():
+            self._call(lambda: self._core.shut_down(time.monotonic())).result(CALL_DEADLINE_S)
+            self._stopping.set()
+            self._channel.wake()
+            self._thread.join(CALL_DEADLINE_S)
+        self._stopping.set()
+        self._channel.close()
+        self._secure.close()
+
+    def set_placement(
+        self, placement: Placement, limits: Mapping[WorkerId, EngineLimits], journal_bytes: int
+    ) -> None:
+        """Send steps through these stages from now on. journal_bytes: what each may journal."""
+
+        def apply() -> None:
+            self._placement = placement
+            self._channel.set_peers({stage.worker: stage.endpoint for stage in placement.stages})
+            capacity = Capacity.smallest(limits.values(), journal_bytes)
+            stages = [stage.worker for stage in placement.stages]
+            self._core.set_route(placement.epoch, stages, capacity, time.monotonic())
+
+        self._call(apply).result(CALL_DEADLINE_S)
+
+    def fail_worker(self, worker: WorkerId, cause: str) -> None:
+        """A worker is gone: end the requests that it was part of, refuse new ones."""
+
+        def apply() -> None:
+            placement = self._placement
+            stage = (
+                None if placement is None else next((s for s in placement.stages if s.worker == worker), None)
+            )
+            if stage is not None:
+                self._core.fail_worker(worker, stage.node, str(stage.layers), cause, time.monotonic())
+
+        self._call(apply).result(CALL_DEADLINE_S)
+
+    def statistics(self) -> DriverStatistics:
+        """A consistent look at the driver. From any thread but its own."""
+        return self._call(self._statistics).result(CALL_DEADLINE_S)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
+        """See pipeline/interface.py."""
+        reader = _Reader(asyncio.get_running_loop())
+        ended = False
+        try:
+            await asyncio.wrap_future(self._call(lambda: self._submit(request, reader)))
+            while not ended:
+                event = await reader.events.get()
+                ended = not isinstance(event, GenerateEvent) or isinstance(event, Finished)
+                if isinstance(event, ShoalError):
+                    raise event
+                yield event
+        finally:
+            if not ended:
+                self._post(lambda: self._abandon(reader))
+
+    # ------------------------------------------------------------ calls, made in the driver's thread
+
+    def _submit(self, request: GenerateRequest, reader: _Reader) -> None:
+        reader.session = self._core.submit(request, time.monotonic())
+        self._readers[reader.session] = reader
+
+    def _abandon(self, reader: _Reader) -> None:
+        if reader.session is not None and self._readers.pop(reader.session, None) is not None:
+            self._core.cancel(reader.session, time.monotonic())
+
+    def _statistics(self) -> DriverStatistics:
+        core, figures = self._core, self._core.statistics
+        workers = [] if self._placement is None else [stage.worker for stage in self._placement.stages]
+        return DriverStatistics(
+            sessions_active=core.num_active,
+            sessions_waiting=core.num_waiting,
+            cells_reserved=core.admission.cells_reserved,
+            cells_total=core.admission.capacity.cells,
+            steps_in_flight=core.num_steps_in_flight,
+            stages={
+                w: StageFigures(figures.compute_ms(w), figures.queue_ms(w), figures.num_steps(w))
+                for w in workers
+            },
+        )
+
+    def _post(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        if not self._stopping.is_set():
+            self._channel.wake()
+
+    def _call(self, call: Callable[[], T]) -> Future[T]:
+        """Have the driver's thread make a call; the future has its result or its error."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(call())
+            except ShoalError as error:
+                future.set_exception(error)
+
+        if self._stopping.is_set() or not self._thread.is_alive():
+            future.set_exception(NotReady("The driver is not running.", retry_after_s=1.0))
+            return future
+        self._post(run)
+        return future
+
+    # ------------------------------------------------------------ the driver's thread
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except Exception:
+            logger.exception("the driver's thread died of a bug; every request ends with an error")
+            self._core.fail_all(ClusterError("The driver failed; see the server's log."), time.monotonic())
+            self._act()
+            self._stopping.set()
+
+    def _loop(self) -> None:
+        next_tick_s = next_heartbeat_s = time.monotonic()
+        while not self._stopping.is_set():
+            arrivals = self._channel.receive(next_tick_s - time.monotonic())
+            now_s = time.monotonic()
+            for arrival in arrivals:
+                if isinstance(arrival.message, ToDriver):
+                    self._core.receive(arrival.message, now_s)
+            while self._calls:
+                self._calls.popleft()()
+            if now_s >= next_tick_s:
+                next_tick_s = now_s + TICK_S
+                self._core.tick(now_s)
+            if now_s >= next_heartbeat_s:
+                next_heartbeat_s = now_s + HEARTBEAT_S
+                self._core.heartbeat()
+            self._act()
+
+    def _act(self) -> None:
+        deliveries: dict[asyncio.AbstractEventLoop, list[tuple[_Reader, Deliver]]] = defaultdict(list)
+        for action in self._core.take_actions():
+            match action:
+                case SendTo():
+                    self._channel.send(action.to, action.message)
+                case Deliver():
+                    reader = self._readers.get(action.session)
+                    if reader is not None:
+                        deliveries[reader.loop].append((reader, action))
+        for loop, batch in deliveries.items():
+            self._hand_over(loop, batch)
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[_Reader, Deliver]]) -> None:
+        for _, action in batch:
+            if isinstance(action.event, Finished | ShoalError):
+                self._readers.pop(action.session, None)
+
+        def put() -> None:
+            for reader, action in batch:
+                reader.events.put_nowait(action.event)
+
+        try:
+            loop.call_soon_threadsafe(put)
+        except RuntimeError:  # the loop has been closed: nobody reads any more
+            for reader, _ in batch:
+                self._abandon(reader)

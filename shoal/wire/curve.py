@@ -1,0 +1,98 @@
+"""Keys, and who may come in: CURVE encryption with an allow-list, for every socket of a process.
+
+CURVE alone accepts any client that knows the server's public key, so a ZAP authenticator checks
+each connecting key against the list of the cluster's processes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import zmq
+import zmq.auth.thread
+
+from shoal.core.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+class AllowList:
+    """The public keys that may connect. Replaced as a whole, read from the authenticator's thread."""
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._keys = frozenset(keys)
+
+    def replace(self, keys: Iterable[str]) -> None:
+        self._keys = frozenset(keys)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Asked by pyzmq's authenticator for each connection; `key` is Z85 text."""
+        allowed = key.decode("ascii") in self._keys
+        if not allowed:
+            logger.warning("refused a connection whose key is not in the cluster's allow-list")
+        return allowed
+
+
+class SecureContext:
+    """One process's ZeroMQ context with a fresh key pair and an allow-list."""
+
+    def __init__(self) -> None:
+        if not zmq.has("curve"):
+            raise ConfigError(
+                "This pyzmq was built without CURVE, so links cannot be encrypted.",
+                next_step="Install the pyzmq wheel from PyPI: pip install --force-reinstall pyzmq",
+            )
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        public, self._secret = zmq.curve_keypair()
+        self._public = public
+        self.allowed = AllowList()
+        self._authenticator = zmq.auth.thread.ThreadAuthenticator(self.context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(domain="*", credentials_provider=self.allowed)
+
+    @property
+    def public_key(self) -> str:
+        return self._public.decode("ascii")
+
+    def server_socket(self, kind: int) -> zmq.Socket[bytes]:
+        """A socket that takes connections from allowed keys only."""
+        socket = self._socket(kind)
+        socket.curve_server = True
+        return socket
+
+    def client_socket(self, kind: int, server_key: str) -> zmq.Socket[bytes]:
+        """A socket that connects to the process that holds `server_key`, and to no other."""
+        socket = self._socket(kind)
+        socket.curve_serverkey = server_key.encode("ascii")
+        return socket
+
+    def close(self) -> None:
+        """End the authenticator and the context; all sockets must be closed before."""
+        self._authenticator.stop()
+        self.context.term()
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self.context.socket(kind)
+        socket.linger = 0
+        socket.ipv6 = True
+        socket.curve_publickey = self._public
+        socket.curve_secretkey = self._secret
+        return socket
+
+
+def zmq_address(address: str, port: int) -> str:
+    """`tcp://` form of an address; IPv6 in brackets."""
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+
+
+def bind_free_port(socket: zmq.Socket[bytes], address: str) -> int:
+    """Bind to a port that is free now; returns it. Raises ConfigError where `address` is not ours."""
+    try:
+        host = f"[{address}]" if ":" in address else address
+        return socket.bind_to_random_port(f"tcp://{host}")
+    except zmq.ZMQError as error:
+        raise ConfigError(
+            f"Cannot listen on {address}: {error.strerror or error}.",
+            next_step="Use an address of this machine.",
+        ) from error

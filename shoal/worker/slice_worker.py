@@ -1,0 +1,200 @@
+"""One slice at work in this process: the worker's policy on a real engine and real sockets.
+
+Two threads. The I/O thread owns the policy and the data-plane socket, and so answers pulls and
+reports what it received while a batch is being computed; the compute thread owns the engine. A
+third, of the control socket, answers pings whatever the others do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from shoal.core.config import WorkerConfig
+from shoal.core.errors import ClusterError, EngineError
+from shoal.core.placement import DRIVER, Endpoint, WorkerId
+from shoal.engine.factory import load_engine
+from shoal.engine.interface import Computed, Engine, EngineLimits
+from shoal.wire.channel import Arrival, Channel
+from shoal.wire.control import ControlServer
+from shoal.wire.curve import SecureContext
+from shoal.wire.messages import PROTOCOL_VERSION, Live, Pong, ToWorker
+from shoal.worker.job import Job, run_job
+from shoal.worker.protocol import WorkerCore
+
+TICK_S = 0.2
+STOP_DEADLINE_S = 3.0
+EXIT_LEASE_ENDED = 3
+EXIT_BROKEN = 4
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerListening:
+    """Where a started worker can be reached, and what it can hold."""
+
+    endpoint: Endpoint
+    control_port: int
+    pid: int
+    limits: EngineLimits
+
+
+class SliceWorker:
+    """end_process: called, from a worker thread, when the lease has ended or a thread has died of
+    a bug: a worker that cannot work must not look alive."""
+
+    def __init__(self, config: WorkerConfig, end_process: Callable[[int], None] = os._exit) -> None:
+        self._config = config
+        self._end_process = end_process
+        self._stopping = threading.Event()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._outcomes: deque[tuple[Job, Computed | EngineError, float]] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._computing: Job | None = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> WorkerListening:
+        """Load the engine, bind, and begin to work; blocks while loading.
+
+        Raises ModelFileError, UnsupportedModel, InsufficientMemory or ConfigError.
+        """
+        config = self._config
+        self._engine: Engine = load_engine(config.engine, config.layers, config.num_layers)
+        self._core = WorkerCore(
+            config.worker, is_first=config.is_first, is_last=config.is_last, limits=self._engine.limits
+        )
+        self._secure = SecureContext()
+        self._secure.allowed.replace([config.driver_public_key])
+        self._channel = Channel(self._secure, config.listen_address)
+        self._control = ControlServer(self._secure, config.listen_address, self._pong)
+        self._lease_ends_s = time.monotonic() + config.lease_s
+        self._control.start()
+        for name, run in (("shoal-io", self._run_io), ("shoal-compute", self._run_compute)):
+            thread = threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return WorkerListening(self._channel.endpoint, self._control.port, os.getpid(), self._engine.limits)
+
+    def set_peers(
+        self, peers: Mapping[WorkerId, Endpoint], epoch: int, predecessor: WorkerId = DRIVER
+    ) -> None:
+        """Let just these processes in, and know where they listen. Takes effect before it returns.
+
+        Raises ClusterError when the I/O thread does not take it up in time.
+        """
+        done = threading.Event()
+
+        def apply() -> None:
+            self._channel.set_peers(peers)
+            self._core.epoch = max(self._core.epoch, epoch)
+            self._core.predecessor = predecessor
+            done.set()
+
+        self._calls.append(apply)
+        self._channel.wake()
+        if not done.wait(STOP_DEADLINE_S):
+            raise ClusterError(f"Worker {self._config.worker} did not take its new peers up.")
+
+    def stop(self) -> None:
+        """End all threads, free the engine and close the sockets. Idempotent."""
+        if self._stopping.is_set() or not self._threads:
+            return
+        self._stopping.set()
+        self._channel.wake()
+        self._jobs.put(None)
+        for thread in self._threads:
+            thread.join(STOP_DEADLINE_S)
+        self._control.stop()
+        self._channel.close()
+        self._secure.close()
+        self._engine.close()
+
+    # ------------------------------------------------------------ threads
+
+    def _guarded(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Exception:
+            logger.exception("worker %s ends: a thread died of a bug", self._config.worker)
+            self._end_process(EXIT_BROKEN)
+
+    def _run_io(self) -> None:
+        next_tick_s = time.monotonic() + TICK_S
+        while not self._stopping.is_set():
+            arrivals = self._channel.receive(next_tick_s - time.monotonic())
+            now_s = time.monotonic()
+            while self._calls:
+                self._calls.popleft()()
+            while self._outcomes:
+                self._finish(now_s)
+            for arrival in arrivals:
+                self._receive(arrival, now_s)
+            if now_s >= next_tick_s:
+                next_tick_s = now_s + TICK_S
+                self._core.tick(now_s)
+                self._check_lease(now_s)
+            self._act(now_s)
+
+    def _run_compute(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            started_s = time.perf_counter()
+            outcome = run_job(self._engine, job)
+            self._outcomes.append((job, outcome, time.perf_counter() - started_s))
+            self._channel.wake()
+
+    # ------------------------------------------------------------ steps of the I/O thread
+
+    def _receive(self, arrival: Arrival, now_s: float) -> None:
+        message = arrival.message
+        if isinstance(message, Live):
+            self._lease_ends_s = now_s + self._config.lease_s
+        if isinstance(message, ToWorker):
+            self._core.receive(message, arrival.rows(self._engine.limits.row_width_in), now_s)
+
+    def _finish(self, now_s: float) -> None:
+        job, outcome, compute_s = self._outcomes.popleft()
+        self._computing = None
+        self._core.finish(job, outcome, compute_s, now_s)
+
+    def _act(self, now_s: float) -> None:
+        """Send first, as others wait for it; then the next job; then what planning it gave to send."""
+        self._flush()
+        if self._computing is None and (job := self._core.next_job(now_s)) is not None:
+            self._computing = job
+            self._jobs.put(job)
+        self._flush()
+
+    def _flush(self) -> None:
+        for send in self._core.take_sends():
+            self._channel.send(send.to, send.message, send.rows)
+
+    def _check_lease(self, now_s: float) -> None:
+        if now_s > self._lease_ends_s:
+            logger.warning(
+                "worker %s ends: nothing heard from the head for %.0f s",
+                self._config.worker,
+                self._config.lease_s,
+            )
+            self._end_process(EXIT_LEASE_ENDED)
+            self._lease_ends_s = now_s + self._config.lease_s
+
+    def _pong(self, nonce: int) -> Pong:
+        """Read without locks from other threads' state: each field is a single word."""
+        job = self._computing
+        return Pong(
+            nonce,
+            PROTOCOL_VERSION,
+            self._config.worker,
+            self._core.epoch,
+            self._core.last_step_received,
+            None if job is None else job.task.step.step_id,
+            self._engine.progress,
+            self._core.num_sessions,
+        )
