@@ -97,6 +97,8 @@ def _is_folder(path: Path) -> ConfigError:
 
 
 def _unknown(name: str) -> ConfigError:
-    near = get_close_matches(name.lower(), DEMO_MODELS, n=3, cutoff=0.4)
+    typed = name.lower()
+    near = [known for known in DEMO_MODELS if typed and known.startswith(typed)]
+    near = near or get_close_matches(typed, DEMO_MODELS, n=2, cutoff=0.5)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
     return ConfigError(f"No model is known as {name!r}.", next_step=f"{hint}A model can be {FORMS}.")

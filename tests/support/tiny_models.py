@@ -26,10 +26,13 @@ ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3", "qwen3moe"
 # A multiple of 32, the block of Q8_0: tests can then use Q8_0 weights and a Q8_0 cache.
 HEAD_DIM = 32
 
-MERGES = (
-    "t h|h e|i n|e r|a n|r e|o n|a t|e n|o r|e s|i s|Ġ t|Ġ a|Ġ s|Ġ w|Ġ c|Ġ th|Ġ the|in g|an d|Ġ and|"
-    "i t|o u|e d|a l|l l|Ġ o|Ġ b|Ġ i"
-).split("|")
+# fmt: off
+MERGES = [
+    "t h", "h e", "i n", "e r", "a n", "r e", "o n", "a t", "e n", "o r", "e s", "i s", "Ġ t", "Ġ a", "Ġ s",
+    "Ġ w", "Ġ c", "Ġ th", "Ġ the", "in g", "an d", "Ġ and", "i t", "o u", "e d", "a l", "l l", "Ġ o", "Ġ b",
+    "Ġ i",
+]
+# fmt: on
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
