@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 from fastapi import FastAPI
@@ -35,9 +34,6 @@ from shoal.pipeline.interface import ClusterView
 
 DEFAULT_MAX_TOKENS = 1024
 """Where a request names no limit: this, or what the context leaves, if that is less."""
-
-INLINE_ENCODE_CHARS = 4096
-"""Longer prompts become tokens in a thread (about 1 ms of work), so that streams go on."""
 
 _ROOT_TEXT = (
     "Shoal serves {model} here, over OpenAI's API.\n"
@@ -146,14 +142,12 @@ class _Answers:
             raise ModelNotFound(asked=asked[:200], served=served)
 
     async def _encode(self, asked: AnswerRequest) -> tuple[int, ...]:
-        prompt = asked.prompt
-        if isinstance(prompt, str):
-            encode = partial(self._service.encode_text, prompt)
-            num_chars = len(prompt)
+        # In a thread whatever its length: a chat template is a program that may take its time,
+        # and streams go on meanwhile.
+        if isinstance(asked.prompt, str):
+            tokens = await asyncio.to_thread(self._service.encode_text, asked.prompt)
         else:
-            encode = partial(self._service.encode_chat, prompt)
-            num_chars = sum(len(message["content"]) for message in prompt)
-        tokens = encode() if num_chars <= INLINE_ENCODE_CHARS else await asyncio.to_thread(encode)
+            tokens = await asyncio.to_thread(self._service.encode_chat, asked.prompt)
         if not tokens:
             raise BadRequest(f"{asked.prompt_param} holds no text.", param=asked.prompt_param)
         return tuple(tokens)

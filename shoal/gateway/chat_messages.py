@@ -17,7 +17,8 @@ _EMPTY_ANSWER_FIELDS = ("refusal", "annotations", "audio", "tool_calls", "functi
 def read_messages(raw: object) -> ChatMessages:
     """Check `raw` and return role and text of each message, in order.
 
-    Text parts are joined as they are, with nothing between them. Raises BadRequest.
+    The role developer becomes system. Text parts are joined as they are, with nothing between
+    them. Raises BadRequest.
     """
     if not isinstance(raw, list):
         raise BadRequest("messages must be a list of messages.", param="messages", code="invalid_type")
@@ -47,7 +48,8 @@ def _read_message(raw: object, path: str) -> dict[str, str]:
 def _read_role(message: dict[str, object], path: str) -> str:
     role = message.get("role")
     if isinstance(role, str) and role in ROLES:
-        return role
+        # OpenAI's newer name for the same thing. Templates do not know it: Qwen's drops the message.
+        return "system" if role == "developer" else role
     param = f"{path}.role"
     known = ", ".join(ROLES)
     if role is None:

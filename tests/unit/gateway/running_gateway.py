@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -57,6 +57,7 @@ class ScriptedGenerator:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
         self.requests.append(request)
         num_texts = 0
+        ended = self.ended  # of this script; a late end must not pass for the next one's
         self.num_open += 1
         try:
             for item in self.script:
@@ -74,7 +75,7 @@ class ScriptedGenerator:
             yield Finished(FinishReason.STOP, len(request.prompt_tokens), num_texts)
         finally:
             self.num_open -= 1
-            self.ended.set()
+            ended.set()
 
 
 class FixedView:
@@ -123,26 +124,25 @@ class RunningGateway:
         """Set the script of the answers to come, and forget earlier ones."""
         self.generator.script = script
         self.generator.requests.clear()
-        self.generator.ended.clear()
+        self.generator.ended = threading.Event()
 
     @property
     def last_request(self) -> GenerateRequest:
         return self.generator.requests[-1]
 
-    def note_thread(self, encode: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
-        def noting(text: str) -> list[int]:
-            self.encode_threads.add(threading.current_thread().name)
-            return encode(text)
+    def encode_chat(self, messages: ChatMessages) -> list[int]:
+        self.encode_threads.add(threading.current_thread().name)
+        return encode_chat(messages)
 
-        return noting
+    def encode_text(self, text: str) -> list[int]:
+        self.encode_threads.add(threading.current_thread().name)
+        return encode_text(text)
 
 
 @contextmanager
 def running_gateway(*, keep_alive_s: float = 10.0) -> Iterator[RunningGateway]:
     gateway = RunningGateway()
-    service = ModelService(
-        MODEL, CREATED, N_CTX, gateway.generator, encode_chat, gateway.note_thread(encode_text)
-    )
+    service = ModelService(MODEL, CREATED, N_CTX, gateway.generator, gateway.encode_chat, gateway.encode_text)
     app = create_app(
         service,
         gateway.view,

@@ -133,10 +133,9 @@ def test_a_client_that_leaves_ends_the_generator(
 ) -> None:
     gate = Gate()  # never opened: only closing the generator can end it
     gateway.follow(*["x"] * texts_before, gate, "never")
-    connection = raw_request(gateway.port, stream=stream)
-    assert gate.reached.wait(DEADLINE_S)
-    assert not gateway.generator.ended.is_set()
-    connection.close()
+    with raw_request(gateway.port, stream=stream):
+        assert gate.reached.wait(DEADLINE_S)
+        assert not gateway.generator.ended.is_set()
     assert gateway.generator.ended.wait(DEADLINE_S)
 
 
@@ -146,9 +145,8 @@ def test_the_next_request_after_a_client_left_is_answered(
     for stream in (True, False) * 5:
         gate = Gate()
         gateway.follow("x", gate)
-        raw = raw_request(gateway.port, stream=stream)
-        assert gate.reached.wait(DEADLINE_S)
-        raw.close()
+        with raw_request(gateway.port, stream=stream):
+            assert gate.reached.wait(DEADLINE_S)
         assert gateway.generator.ended.wait(DEADLINE_S)
         gateway.follow("fine")
         answer = http.post("/v1/chat/completions", json=BODY).json()
