@@ -14,7 +14,7 @@ from functools import cache
 from llama_cpp import llama_cpp
 
 _LOG = logging.getLogger(__name__)
-_ERROR = 3  # GGML_LOG_LEVEL_ERROR
+_ERROR = 4  # GGML_LOG_LEVEL_ERROR (llama-cpp-python's own table is out of date)
 _CONTINUED = 5  # GGML_LOG_LEVEL_CONT
 _MAX_LINES_KEPT = 4
 

@@ -6,74 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from shoal.core.sequence import SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.engine.interface import Chunk, Draw
+from tests.support.greedy_runs import GREEDY, assert_same_runs, random_prompt, sliced_run, undivided_run
+from tests.support.real_models import gemma_path, qwen_path
 from tests.support.reference import Piece, Settings, UndividedModel
 from tests.support.slice_chain import SliceChain, even_cuts
-from tests.support.tiny_models import ARCHITECTURES, Architecture, write_tiny_model
+from tests.support.tiny_models import ARCHITECTURES, Architecture, WeightType, write_tiny_model
 
-GREEDY = SamplingParams(temperature=0)
 DECODE_STEPS = 32
 TINY_LAYERS = 10
-
-
-def chunked(tokens: list[int], chunk_tokens: int) -> list[tuple[int, list[int]]]:
-    return [(start, tokens[start : start + chunk_tokens]) for start in range(0, len(tokens), chunk_tokens)]
-
-
-def random_prompt(n_vocab: int, num_tokens: int, seed: int) -> list[int]:
-    return [int(token) for token in np.random.default_rng(seed).integers(0, n_vocab, num_tokens)]
-
-
-def undivided_run(
-    path: Path, prompt: list[int], *, cells: int, chunk_tokens: int, steps: int
-) -> list[tuple[int, NDArray[np.float32]]]:
-    """Greedy tokens and the logits that each was taken from."""
-    run: list[tuple[int, NDArray[np.float32]]] = []
-    with UndividedModel(path, Settings(cells=cells, max_batch_tokens=chunk_tokens)) as model:
-        logits = None
-        for start, tokens in chunked(prompt, chunk_tokens):
-            is_end = start + len(tokens) == len(prompt)
-            [logits] = model.compute([Piece(0, start, tokens, wants=is_end)])
-        position = len(prompt)
-        while True:
-            assert logits is not None
-            run.append((int(logits.argmax()), logits))
-            if len(run) > steps:
-                return run
-            [logits] = model.compute([Piece(0, position, [run[-1][0]])])
-            position += 1
-
-
-def sliced_run(
-    chain: SliceChain, prompt: list[int], *, chunk_tokens: int, steps: int
-) -> list[tuple[int, NDArray[np.float32]]]:
-    run: list[tuple[int, NDArray[np.float32]]] = []
-    for start, tokens in chunked(prompt, chunk_tokens):
-        end = start + len(tokens)
-        draw = Draw(GREEDY, end, ()) if end == len(prompt) else None
-        [drawn] = chain.compute([Chunk(0, start, tokens, draw)]).drawn
-    row = len(tokens) - 1
-    position = len(prompt)
-    while True:
-        assert drawn is not None
-        run.append((drawn, chain.last.logits(row)))
-        if len(run) > steps:
-            return run
-        [drawn] = chain.compute([Chunk(0, position, [drawn], Draw(GREEDY, position + 1, ()))]).drawn
-        row = 0
-        position += 1
-
-
-def assert_same_runs(
-    sliced: list[tuple[int, NDArray[np.float32]]], whole: list[tuple[int, NDArray[np.float32]]]
-) -> None:
-    assert [token for token, _ in sliced] == [token for token, _ in whole]
-    for step, ((_, ours), (_, theirs)) in enumerate(zip(sliced, whole, strict=True)):
-        assert np.array_equal(ours, theirs), f"step {step}: differ by {np.abs(ours - theirs).max()}"
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -93,7 +36,7 @@ def test_tiny_model_in_slices_equals_the_whole(architecture: Architecture, tmp_p
 
 
 @pytest.mark.parametrize("weights", ["F16", "Q8_0"])
-def test_uneven_slices_of_quantised_weights_equal_the_whole(weights: str, tmp_path: Path) -> None:
+def test_uneven_slices_of_quantised_weights_equal_the_whole(weights: WeightType, tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "tiny.gguf", "qwen2", num_layers=7, weights=weights, seed=3)
     prompt = random_prompt(280, 30, seed=4)
     whole = undivided_run(path, prompt, cells=256, chunk_tokens=16, steps=8)
@@ -142,3 +85,26 @@ def test_several_sequences_in_one_batch_equal_the_whole(architecture: Architectu
             for row, logits in enumerate(wanted):
                 assert logits is not None
                 assert np.array_equal(chain.last.logits(row), logits)
+
+
+# Longer than Gemma's window of 512, in five chunks.
+LONG_PROMPT_TOKENS = 600
+
+
+def assert_real_model_agrees(path: Path, folder: Path, num_layers: int, steps: int) -> None:
+    prompt = random_prompt(150_000, LONG_PROMPT_TOKENS, seed=6)
+    shape = {"chunk_tokens": 128, "steps": steps}
+    whole = undivided_run(path, prompt, cells=1024, **shape)
+    for num_slices in (2, 3, 5):
+        with SliceChain(path, even_cuts(num_layers, num_slices), folder, cells=1024) as chain:
+            assert_same_runs(sliced_run(chain, prompt, **shape), whole)
+
+
+def test_gemma_in_slices_equals_the_whole(tmp_path: Path) -> None:
+    assert_real_model_agrees(gemma_path(), tmp_path, num_layers=18, steps=DECODE_STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_qwen_in_slices_equals_the_whole(tmp_path: Path) -> None:
+    assert_real_model_agrees(qwen_path(), tmp_path, num_layers=28, steps=DECODE_STEPS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from shoal.model.slicing import cut_embedding, cut_slice
 def even_cuts(num_layers: int, num_slices: int) -> list[LayerRange]:
     """`num_slices` ranges that cover the model, as equal as they can be."""
     bounds = [num_layers * index // num_slices for index in range(num_slices + 1)]
-    return [LayerRange(start, end) for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [LayerRange(start, end) for start, end in itertools.pairwise(bounds)]
 
 
 class SliceChain:
