@@ -98,6 +98,12 @@ class ModelFile:
         """The file's bytes `[start, end)`, not copied."""
         return memoryview(self._map)[start:end]
 
+    def release(self, start: int, end: int) -> None:
+        """Give the pages of `[start, end)` back: they count as this process's memory once read.
+        Reading them again is allowed, and maps them again."""
+        first_page = start // mmap.PAGESIZE * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, first_page, end - first_page)
+
     def tensor_rows(self, tensor: Tensor) -> NDArray[np.uint8]:
         """`[num_rows, row_bytes]`, not copied; a row is the innermost dimension."""
         row_bytes = num_row_bytes(tensor.kind, tensor.dims[0])

@@ -261,7 +261,9 @@ def _chunks(model: ModelFile, draft: _Draft) -> Iterator[bytes | memoryview]:
         if isinstance(part.source, Tensor):
             end = part.source.start + part.source.num_bytes
             for start in range(part.source.start, end, CHUNK_BYTES):
-                yield model.raw(start, min(start + CHUNK_BYTES, end))
+                chunk_end = min(start + CHUNK_BYTES, end)
+                yield model.raw(start, chunk_end)
+                model.release(start, chunk_end)
         else:
             yield part.source
         padding = padded(part.tensor.num_bytes, draft.alignment) - part.tensor.num_bytes
