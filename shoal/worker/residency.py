@@ -5,6 +5,7 @@ Pure bookkeeping. The rules that move it stand in worker/protocol.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shoal.core.placement import WorkerId
@@ -87,6 +88,16 @@ class Residency:
         """Whether the held positions from `start` on carry just these tokens."""
         overlap = min(start + len(tokens), self.held) - start
         return overlap <= 0 or tuple(self.tokens[start : start + overlap]) == tokens[:overlap]
+
+    def advance(self, tokens: Sequence[int], rows: Rows | None, drawn: int | None) -> None:
+        """Take in what was computed for the next positions, and the token drawn behind them."""
+        self.tokens.extend(tokens)
+        self.journal.append(len(tokens), rows)
+        self.failures = 0
+        if self.pull is not None:
+            self.pull.tries = 0
+        if drawn is not None:
+            self.drawn[self.held] = drawn
 
     def forget(self, length: int) -> None:
         """Drop all positions from `length` on, with their journal and draws."""

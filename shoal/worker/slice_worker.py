@@ -93,7 +93,7 @@ class SliceWorker:
 
         def apply() -> None:
             self._channel.set_peers(peers)
-            self._core.epoch = max(self._core.epoch, epoch)
+            self._core.take_epoch(epoch)
             self._core.predecessor = predecessor
             done.set()
 

@@ -1,0 +1,152 @@
+"""What is missing is pulled: parking entries that came too early, asking the predecessor for what
+lies before them, and answering successors that ask here.
+
+Pure. It reads and moves residencies and puts messages into the worker's outbox; computing what
+comes back is the protocol's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from shoal.core.placement import DRIVER, WorkerId
+from shoal.wire.messages import Entry, NeedOpen, Pull, Refill, Refused, Step
+from shoal.worker.outbox import Outbox
+from shoal.worker.residency import Part, PullInProgress, Residency, Task, Waiter
+
+MAX_PARKED_PARTS = 64
+MAX_PULL_TRIES = 20
+MAX_OPEN_TRIES = 20
+REFILL_WINDOW_TOKENS = 1024  # 6 MiB of rows at a width of 1,536
+
+
+class Pulling:
+    """queue: the worker's tasks; what was parked or pulled goes to its front, since entries behind
+    it would only be parked again. retry_after_s: patience for an answer."""
+
+    def __init__(self, outbox: Outbox, queue: deque[Task], retry_after_s: float) -> None:
+        self.epoch = 0
+        self.parts_dropped = 0
+        self._outbox = outbox
+        self._queue = queue
+        self._retry_after_s = retry_after_s
+
+    # ------------------------------------------------------------ as the one who misses something
+
+    def park(self, residency: Residency, task: Task, part: Part) -> None:
+        """Keep a part until what lies before it is held; past the bound it is dropped and sent again."""
+        if len(residency.parked) >= MAX_PARKED_PARTS:
+            self.parts_dropped += 1
+            return
+        residency.parked[part.entry.start] = Task(task.step, [part], task.arrived_s, task.forward)
+
+    def release(self, residency: Residency) -> None:
+        """Put parked parts whose turn has come back into the queue."""
+        ready = sorted(start for start in residency.parked if start <= residency.held)
+        self._queue.extendleft(residency.parked.pop(start) for start in reversed(ready))
+
+    def pull(self, residency: Residency, stop: int, now_s: float) -> None:
+        """Ask for this session's input up to `stop`, or farther if a pull is under way."""
+        if residency.pull is not None:
+            residency.pull.stop = max(residency.pull.stop, stop)
+            return
+        residency.pull = PullInProgress(stop, now_s)
+        self._send_pull(residency, residency.pull, now_s)
+
+    def take_refill(self, residency: Residency, refill: Refill, parts: list[Part], now_s: float) -> None:
+        """Queue what was pulled, in the chunks that it was first computed in."""
+        assert residency.pull is not None
+        residency.pull.queued_parts = len(parts)
+        step = Step(refill.epoch, 0, refill.sender, (), ())
+        self._queue.extendleft(Task(step, [part], now_s, forward=False) for part in reversed(parts))
+
+    def part_done(self, residency: Residency, now_s: float) -> None:
+        """A pulled part has left the queue, computed or not; behind the last comes the next pull."""
+        if residency.pull is not None and residency.pull.queued_parts:
+            residency.pull.queued_parts -= 1
+        self.moved(residency, now_s)
+
+    def moved(self, residency: Residency, now_s: float) -> None:
+        """A session may hold more than before: let go what waited for that."""
+        self.serve(residency)
+        self.release(residency)
+        pull = residency.pull
+        if pull is None or pull.queued_parts:
+            return
+        if residency.held >= pull.stop:
+            residency.pull = None
+        else:
+            self._send_pull(residency, pull, now_s)
+
+    def need_open(self, residency: Residency, now_s: float) -> bool:
+        """Ask the driver for a session's parameters; False when it has been asked often enough."""
+        residency.open_tries += 1
+        residency.open_deadline_s = now_s + self._retry_after_s
+        if residency.open_tries > MAX_OPEN_TRIES:
+            return False
+        self._outbox.send(DRIVER, NeedOpen(residency.session, self._outbox.worker))
+        return True
+
+    def retry(self, residency: Residency, now_s: float) -> None:
+        """Ask again for what has not come by its deadline."""
+        pull = residency.pull
+        if pull is not None and pull.queued_parts == 0 and pull.deadline_s <= now_s:
+            self._send_pull(residency, pull, now_s)
+
+    def _send_pull(self, residency: Residency, pull: PullInProgress, now_s: float) -> None:
+        if residency.held >= pull.stop:
+            residency.pull = None
+            return
+        pull.tries += 1
+        me = self._outbox.worker
+        if pull.tries > MAX_PULL_TRIES:
+            residency.pull = None
+            reason = f"{residency.predecessor} does not answer pulls"
+            self._outbox.send(DRIVER, Refused(residency.session, me, reason))
+            return
+        pull.deadline_s = now_s + self._retry_after_s
+        message = Pull(self.epoch, residency.session, residency.attempt, residency.held, pull.stop, me)
+        self._outbox.send(residency.predecessor, message)
+
+    # ------------------------------------------------------------ as the one who is asked
+
+    def add_waiter(self, residency: Residency, pull: Pull) -> bool:
+        """A successor asks. True when it was answered at once, False when it must wait."""
+        requester = WorkerId(pull.sender)
+        residency.waiters[requester] = Waiter(pull.attempt, pull.start, pull.stop)
+        self.serve(residency)
+        return requester not in residency.waiters
+
+    def serve(self, residency: Residency) -> None:
+        """Answer the successors whose positions have been computed."""
+        for requester, waiter in list(residency.waiters.items()):
+            if waiter.attempt == residency.attempt and waiter.start < residency.held:
+                del residency.waiters[requester]
+                self._send_refill(residency, requester, waiter)
+
+    def _send_refill(self, residency: Residency, to: WorkerId, waiter: Waiter) -> None:
+        lengths = residency.journal.chunks_from(waiter.start, REFILL_WINDOW_TOKENS)
+        stop = waiter.start + sum(lengths)
+        refill = Refill(
+            self.epoch,
+            residency.session,
+            residency.attempt,
+            waiter.start,
+            tuple(residency.tokens[waiter.start : stop]),
+            lengths,
+            self._outbox.worker,
+        )
+        # Copied: the journal may be trimmed and written again before the socket has sent it.
+        self._outbox.send(to, refill, residency.journal.read(waiter.start, stop).copy())
+
+
+def refill_entries(refill: Refill) -> list[Entry] | None:
+    """A refill as entries, one a chunk; None where its lengths do not add up."""
+    if sum(refill.lengths) != len(refill.tokens) or any(length <= 0 for length in refill.lengths):
+        return None
+    entries, position = [], 0
+    for length in refill.lengths:
+        tokens = refill.tokens[position : position + length]
+        entries.append(Entry(refill.session, refill.attempt, refill.start + position, tokens))
+        position += length
+    return entries
