@@ -34,8 +34,9 @@ class ControlTexts:
             if start < covered:
                 continue
             for length in self._lengths[text[start]]:
-                if text[start : start + length] in self.texts:
-                    covered = start + length
+                found = text[start : start + length]
+                if found in self.texts:
+                    covered = start + len(found)
                     spans.append((start, covered))
                     break
         return spans
