@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from shoal.core.errors import NodeLost
+from shoal.gateway import event_stream
 from shoal.gateway.event_stream import event_bytes
 from tests.unit.gateway.running_gateway import DEADLINE_S, MODEL, Gate, RunningGateway, running_gateway
 
@@ -137,6 +138,15 @@ def test_a_client_that_leaves_ends_the_generator(
         assert gate.reached.wait(DEADLINE_S)
         assert not gateway.generator.ended.is_set()
     assert gateway.generator.ended.wait(DEADLINE_S)
+
+
+def test_a_client_that_stops_reading_loses_its_session(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "SEND_DEADLINE_S", 0.05)
+    gateway.follow(*["x" * 1_000_000] * 100)
+    with raw_request(gateway.port, stream=True):
+        assert gateway.generator.ended.wait(DEADLINE_S)
 
 
 def test_the_next_request_after_a_client_left_is_answered(

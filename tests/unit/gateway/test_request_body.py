@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from shoal.core.errors import BadRequest
+from shoal.gateway import request_body
 from shoal.gateway.request_body import MAX_BODY_BYTES, parse_json_object
 from tests.unit.gateway.running_gateway import DEADLINE_S, MODEL, RunningGateway
 
@@ -96,6 +97,29 @@ def test_a_client_that_asks_before_sending_too_much_is_told_at_once(gateway: Run
             b"Content-Length: 100000000\r\nExpect: 100-continue\r\n\r\n"
         )
         assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_client_that_sends_too_much_before_reading_gets_the_answer(gateway: RunningGateway) -> None:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=DEADLINE_S) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % (4 * MAX_BODY_BYTES)
+        )
+        for _ in range(4):
+            connection.sendall(b" " * MAX_BODY_BYTES)
+        assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_that_does_not_come_is_given_up(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_body, "BODY_DEADLINE_S", 0.05)
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=DEADLINE_S) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 100\r\n\r\n{"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
 
 
 def test_charset_utf8_is_accepted(http: httpx.Client) -> None:

@@ -47,6 +47,19 @@ def test_a_busy_port_is_named_with_what_to_type() -> None:
     assert "--listen 127.0.0.1:" in error.next_step
 
 
+def test_of_two_servers_started_at_once_on_one_port_one_is_told() -> None:
+    async def body() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        servers = [server_over(ScriptedGenerator(), port=port) for _ in range(2)]
+        outcomes = await asyncio.gather(*(server.start() for server in servers), return_exceptions=True)
+        for server in servers:
+            await server.stop()
+        assert [type(outcome) for outcome in outcomes if outcome is not None] == [ConfigError]
+
+    asyncio.run(body())
+
+
 def test_a_foreign_address_is_refused() -> None:
     assert "not an address of this machine" in asyncio.run(bound_error("192.0.2.1", 0)).message
 
