@@ -8,8 +8,11 @@ filter can still take memory for one oversized result before it is refused.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 MAX_STEPS = 1_000_000
 MAX_TEXT_CHARS = 16 * 2**20
 _MAX_FACTOR = 100_000
+_WIDE_PADDING = re.compile(r"[0-9]{6}|\*")
 
 
 class TemplateRefusal(Exception):
@@ -45,10 +49,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         )
         self._steps = 0
         self.filters["tojson"] = _to_json
+        for name, function in self.filters.items():
+            self.filters[name] = self._guarded(function)
         self.filters[_COUNTED] = self._counted
         self.filters[_BOUNDED] = self._bounded
         self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        self.globals["strftime_now"] = self._strftime_now
 
     def render_bounded(self, template: jinja2.Template, variables: dict[str, Any]) -> str:
         """Render `template` with a fresh budget.
@@ -73,14 +79,17 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         __self._count()
-        for arg in args:
-            if isinstance(arg, int) and abs(arg) > _MAX_FACTOR:
-                raise TemplateTooCostly(f"a call with the number {arg}")
+        __self._refuse_numbers(*args, *kwargs.values())
+        if getattr(__obj, "__name__", "").startswith("format"):
+            # The sandbox wraps a text's own `format`.
+            __self._refuse_padding(getattr(inspect.unwrap(__obj), "__self__", None))
         return __self._bounded(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         self._count()
-        if operator != "+":
+        if operator == "%" and isinstance(left, str):
+            self._refuse_padding(left)
+        elif operator != "+":
             self._refuse_factors(left, right)
         return self._bounded(super().call_binop(context, operator, left, right))
 
@@ -103,8 +112,35 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         if length > MAX_TEXT_CHARS:
             raise TemplateTooCostly(f"a text of more than {MAX_TEXT_CHARS} characters")
 
+    def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A jinja2 filter with its numbers and its result bounded."""
+
+        @functools.wraps(function)  # keeps the mark by which jinja2 knows what to pass first
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            self._count()
+            self._refuse_numbers(*args, *kwargs.values())
+            if function.__name__ == "do_format":
+                self._refuse_padding(args[0])
+            return self._bounded(function(*args, **kwargs))
+
+        return guarded
+
+    def _strftime_now(self, form: str) -> str:
+        self._refuse_padding(form)
+        return datetime.now().strftime(form)
+
+    def _refuse_numbers(self, *values: Any) -> None:
+        """Widths, counts and ranges are made before their result could be measured."""
+        for value in values:
+            if isinstance(value, int) and abs(value) > _MAX_FACTOR:
+                raise TemplateTooCostly(f"a call with the number {value}")
+
+    def _refuse_padding(self, form: Any) -> None:
+        if isinstance(form, str) and _WIDE_PADDING.search(form):
+            raise TemplateTooCostly("a format that pads to six digits or more")
+
     def _refuse_factors(self, left: Any, right: Any) -> None:
-        """Products of text and powers are made before they could be measured; `%` pads."""
+        """Products of text and powers are made before they could be measured."""
         for operand, other in ((left, right), (right, left)):
             if isinstance(operand, int) and abs(operand) > _MAX_FACTOR and not isinstance(other, float):
                 raise TemplateTooCostly(f"arithmetic with the number {operand}")
