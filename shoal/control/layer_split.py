@@ -94,7 +94,8 @@ def worker_bytes(spec: ModelSpec, layers: LayerRange, cache: CacheNeed) -> int:
     # Journal entries exist only for tokens that also hold a cell.
     journal = min(cache.journal_bytes, cache.cells * spec.n_embd * ROW_BYTES_PER_EMBD)
     kv = cache.cells * spec.slice_kv_bytes_per_token(layers)
-    return math.ceil(REPACKED_WEIGHTS * spec.slice_bytes(layers)) + kv + journal + PROCESS_BYTES
+    table = spec.embedding_bytes if layers.start == 0 else 0
+    return math.ceil(REPACKED_WEIGHTS * spec.slice_bytes(layers)) + table + kv + journal + PROCESS_BYTES
 
 
 def check_memory(

@@ -43,7 +43,10 @@ def default_state_root() -> Path:
 
 
 class RayDaemon:
-    """One running daemon. Made by `start_ray_daemon`; `end` it, also after any failure."""
+    """One daemon. `prepare_ray_daemon` makes it, `start` runs it; `end` it after any failure of that.
+
+    Two steps, so that whoever must end it holds it before there is anything to end.
+    """
 
     def __init__(self, directory: Path, token_path: Path, lock_fd: int) -> None:
         self.directory = directory
@@ -76,6 +79,13 @@ class RayDaemon:
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         }
 
+    def start(self, *, worker_threads: int) -> None:
+        """Run Ray on loopback with token authentication. worker_threads: OMP_NUM_THREADS of workers.
+
+        Raises ClusterError naming the log when Ray does not come up.
+        """
+        _run_ray_start(self, worker_threads)
+
     def end(self, *, keep_logs: bool = False) -> None:
         """Kill all its processes, wait for them, remove its directory. Idempotent.
 
@@ -91,11 +101,11 @@ class RayDaemon:
         self._lock_fd = None
 
 
-def start_ray_daemon(state_root: Path, *, worker_threads: int) -> RayDaemon:
-    """Start Ray on loopback with token authentication, after ending what crashes left behind.
+def prepare_ray_daemon(state_root: Path) -> RayDaemon:
+    """A daemon's directory and lock, after ending the daemons that crashes left behind.
 
-    state_root: made if absent, mode 0700. worker_threads: OMP_NUM_THREADS of worker processes.
-    Raises ClusterError naming the log when Ray does not come up; nothing is left running then.
+    state_root: made if absent, mode 0700.
+    Raises ClusterError when `state_root` cannot be used or a leftover cannot be ended.
     """
     _make_state_root(state_root)
     with _locked_root(state_root):
@@ -104,16 +114,7 @@ def start_ray_daemon(state_root: Path, *, worker_threads: int) -> RayDaemon:
         directory.mkdir(mode=0o700)
         lock_fd = os.open(directory / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    daemon = RayDaemon(directory, _token_file(state_root), lock_fd)
-    try:
-        _run_ray_start(daemon, worker_threads)
-    except ClusterError:
-        daemon.end(keep_logs=True)
-        raise
-    except BaseException:
-        daemon.end()
-        raise
-    return daemon
+        return RayDaemon(directory, _token_file(state_root), lock_fd)
 
 
 def _end_leftover_daemons(state_root: Path) -> None:

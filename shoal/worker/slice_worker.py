@@ -102,6 +102,10 @@ class SliceWorker:
         if not done.wait(STOP_DEADLINE_S):
             raise ClusterError(f"Worker {self._config.worker} did not take its new peers up.")
 
+    def renew_lease(self) -> None:
+        """The head lives: it will still be heard from. From any thread."""
+        self._lease_ends_s = time.monotonic() + self._config.lease_s
+
     def stop(self) -> None:
         """End all threads, free the engine and close the sockets. Idempotent."""
         if self._stopping.is_set() or not self._threads:

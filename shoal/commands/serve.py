@@ -1,0 +1,105 @@
+"""`shoal serve`: what it may be told. What it then does is in `shoal.commands.serving`."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from shoal.core.errors import ConfigError
+from shoal.gateway.listen_address import DEFAULT_HOST, DEFAULT_PORT, parse_listen
+
+
+def serve(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A .gguf file, hf://owner/repo/file.gguf, or the name of a demo model."
+        ),
+    ],
+    nodes: Annotated[int | None, typer.Option(min=1, help="Local nodes, one slice each. Default: 3.")] = None,
+    cuts: Annotated[
+        str | None, typer.Option(help="First layers of the later slices, such as 9,18. Default: equal bytes.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads of each node. Default: cores / nodes.")
+    ] = None,
+    ctx: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of prompt and answer together. Default: 4096.")
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to answer requests.")
+    ] = f"{DEFAULT_HOST}:{DEFAULT_PORT}",
+    engine: Annotated[
+        Literal["llama", "digest"],
+        typer.Option(help="digest computes a checksum instead of language: it tests the cluster."),
+    ] = "llama",
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Listen beyond this machine, without API keys.")
+    ] = False,
+) -> None:
+    """Cut a model into slices, run each on a node, and serve it over OpenAI's API.
+
+    Ctrl-C ends it, with everything that it started.
+
+    \b
+    shoal serve qwen2.5-coder-1.5b
+    shoal serve ~/models/llama.gguf --nodes 2 --ctx 8192
+    shoal serve hf://owner/repo/file.gguf --listen 127.0.0.1:9000
+    """
+    host, port = parse_listen(listen)
+    check_reach(host, port, allow_remote=allow_remote)
+    wanted_cuts = None if cuts is None else parse_cuts(cuts)
+    # Imported here: `shoal --help` should not wait for a server and a cluster.
+    from shoal.commands.serving import run
+    from shoal.control.ray_daemon import default_state_root
+    from shoal.control.start_plan import ServeConfig
+    from shoal.model.paths import shoal_home
+
+    config = ServeConfig(
+        model=model,
+        home=shoal_home(),
+        state_root=default_state_root(),
+        num_nodes=nodes,
+        cuts=wanted_cuts,
+        threads=threads,
+        n_ctx=ctx,
+        engine=engine,
+    )
+    notes = Console(stderr=True, highlight=False)
+    if not is_loopback(host):
+        notes.print(
+            f"[yellow]Anyone who reaches {host}:{port} can use this model: there are no API keys yet."
+        )
+    raise typer.Exit(run(config, host, port, notes))
+
+
+def check_reach(host: str, port: int, *, allow_remote: bool) -> None:
+    """Raise ConfigError for an address beyond this machine that was not allowed explicitly."""
+    if is_loopback(host) or allow_remote:
+        return
+    raise ConfigError(
+        f"Listening on {host} lets other machines in, and there are no API keys yet.",
+        next_step=f"Use --listen 127.0.0.1:{port}, or add --allow-remote on a network that you trust.",
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`. A name other than localhost counts as no."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
+
+
+def parse_cuts(text: str) -> tuple[int, ...]:
+    """Layer numbers with commas between them. Raises ConfigError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise ConfigError(
+            f"--cuts {text!r} is no list of layers.",
+            next_step="Write layer numbers, for example --cuts 9,18.",
+        )
+    return tuple(int(part) for part in parts)

@@ -1,0 +1,180 @@
+"""Starting, finding and ending worker processes through Ray.
+
+The only file of the head that knows Ray. A connection is held only while workers are being
+placed: a Ray client whose cluster dies ends its whole process after 60 s, and the head must
+outlive that. What becomes of placed workers is the watchdog's to notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.exceptions
+import ray.util
+
+from shoal.core.config import WorkerConfig
+from shoal.core.errors import ClusterError, InvariantBroken
+from shoal.core.placement import DRIVER, Endpoint, Placement, WorkerId
+from shoal.worker.node_agent import WorkerFailed, create_worker_actor
+from shoal.worker.slice_worker import WorkerListening
+
+NAMESPACE = "shoal"
+CALL_DEADLINE_S = 15.0
+LOAD_DEADLINE_S = 1800.0
+POLL_S = 0.2
+RENEWAL_S = 5.0  # of workers that have loaded while others still do
+
+logger = logging.getLogger(__name__)
+
+
+class Placer:
+    """A connection to the cluster, good for placing workers. Made by `connected_placer`."""
+
+    def __init__(self, log_directory: Path) -> None:
+        self._log_directory = log_directory
+        self._actors: dict[WorkerId, Any] = {}
+
+    def start_workers(
+        self,
+        configs: Sequence[WorkerConfig],
+        on_listening: Callable[[WorkerConfig, WorkerListening], None],
+        deadline_s: float = LOAD_DEADLINE_S,
+    ) -> dict[WorkerId, WorkerListening]:
+        """Start one process a slice, all at once, and wait until each has loaded it.
+
+        on_listening: called here, in the order in which they finish.
+        Raises ClusterError as soon as one of them fails or dies; the others are left as they
+        are, for the caller to end.
+        """
+        pending = {self._start(config): config for config in configs}
+        listening: dict[WorkerId, WorkerListening] = {}
+        give_up_at_s = time.monotonic() + deadline_s
+        next_renewal_s = time.monotonic() + RENEWAL_S
+        while pending:
+            # Short waits, so that a signal is acted on while a minute of loading goes on.
+            done, _ = ray.wait(list(pending), num_returns=1, timeout=POLL_S)
+            for reference in done:
+                config = pending.pop(reference)
+                listening[config.worker] = self._started(config, reference)
+                on_listening(config, listening[config.worker])
+            if time.monotonic() > next_renewal_s:
+                next_renewal_s = time.monotonic() + RENEWAL_S
+                for worker in listening:
+                    self._actor(worker).renew_lease.remote()
+            if pending and time.monotonic() > give_up_at_s:
+                slow = next(iter(pending.values()))
+                raise self._error(slow, f"it did not load within {deadline_s:.0f} s")
+        return listening
+
+    def set_route(self, placement: Placement, driver: Endpoint) -> None:
+        """Tell every stage who may talk to it, where they listen, and whom it pulls from.
+
+        Raises ClusterError if one does not take it.
+        """
+        endpoints = {stage.worker: stage.endpoint for stage in placement.stages} | {DRIVER: driver}
+        predecessor = DRIVER
+        calls = []
+        for stage in placement.stages:
+            peers = {worker: endpoint for worker, endpoint in endpoints.items() if worker != stage.worker}
+            calls.append(self._actor(stage.worker).set_peers.remote(peers, placement.epoch, predecessor))
+            predecessor = stage.worker
+        try:
+            ray.get(calls, timeout=CALL_DEADLINE_S)
+        except ray.exceptions.RayError as error:
+            raise ClusterError(
+                f"The workers could not be told about each other: {_first_line(error)}.",
+                next_step=f"Read the workers' logs in {self._log_directory}.",
+            ) from error
+
+    def find_workers(self) -> list[WorkerId]:
+        """The workers that live in this cluster, whoever started them."""
+        return [WorkerId(name) for name in ray.util.list_named_actors()]
+
+    def kill_worker(self, worker: WorkerId) -> None:
+        """End a worker's process at once. No error if it is gone already."""
+        try:
+            ray.kill(self._actor(worker), no_restart=True)
+        except ValueError:
+            return
+        self._actors.pop(worker, None)
+
+    def _start(self, config: WorkerConfig) -> Any:
+        actor = create_worker_actor(config)
+        self._actors[config.worker] = actor
+        return actor.start.remote()
+
+    def _started(self, config: WorkerConfig, reference: Any) -> WorkerListening:
+        try:
+            result: WorkerListening | WorkerFailed = ray.get(reference)
+        except ray.exceptions.RayError as error:
+            raise self._error(config, _first_line(error)) from error
+        if isinstance(result, WorkerFailed):
+            raise self._error(config, result.message, result.next_step)
+        return result
+
+    def _actor(self, worker: WorkerId) -> Any:
+        if worker not in self._actors:
+            self._actors[worker] = ray.get_actor(worker)
+        return self._actors[worker]
+
+    def _error(self, config: WorkerConfig, cause: str, next_step: str | None = None) -> ClusterError:
+        return ClusterError(
+            f"The worker of layers {config.layers} on node {config.node} could not start: "
+            f"{cause.rstrip('.')}.",
+            next_step=next_step or f"Read the workers' logs in {self._log_directory}.",
+        )
+
+
+@contextmanager
+def connected_placer(address: str, environment: Mapping[str, str], log_directory: Path) -> Iterator[Placer]:
+    """Connect this process to the cluster at `address` for the length of the block.
+
+    environment: what this process's environment must have had before it imported ray, which reads
+    some of it just then. log_directory: named in errors.
+    Raises ClusterError when the cluster refuses or does not answer.
+    """
+    if not environment.items() <= os.environ.items():
+        raise InvariantBroken("Ray's environment must be set before this module imports ray.")
+    try:
+        with _own_signal_handlers():
+            _connect(address, log_directory)
+        yield Placer(log_directory)
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str, log_directory: Path) -> None:
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+        raise ClusterError(
+            f"Cannot connect to Ray at {address}: {_first_line(error)}.",
+            next_step=f"Read the logs in {log_directory}.",
+        ) from error
+
+
+@contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Put our handler for SIGTERM back after Ray has replaced it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__
