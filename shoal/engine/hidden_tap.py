@@ -67,12 +67,16 @@ class HiddenTap:
         self._rows = None
         self._error = None
 
+    def raise_error(self) -> None:
+        """Raises EngineError if the callback failed, which cut the graph short."""
+        if self._error is not None:
+            raise EngineError(f"Reading the hidden state failed: {self._error}") from self._error
+
     def take(self) -> Rows | None:
         """The rows of the batch, `[num_rows, row_width]`, a new array; None when the graph passed
         without the awaited node at its known address: computing it again finds it by name.
-        Raises what went wrong inside the callback."""
-        if self._error is not None:
-            raise EngineError(f"Reading the hidden state failed: {self._error}") from self._error
+        Raises as `raise_error` does."""
+        self.raise_error()
         if self._rows is None:
             self._search_again()
         rows, self._rows = self._rows, None
@@ -94,12 +98,11 @@ class HiddenTap:
         actual = _get_name(tensor)
         if self._known.get(tensor, actual) != actual:
             self._search_again()
-        if not self._is_searching:
-            return True
-        if actual not in self._wanted:
-            return False
-        self._known[tensor] = actual
-        self._is_searching = actual != self._last
+        if self._is_searching:
+            if actual not in self._wanted:
+                return False
+            self._known[tensor] = actual
+            self._is_searching = actual != self._last
         return True
 
     def _goes_on_after(self, tensor: int) -> bool:

@@ -50,8 +50,7 @@ class LlamaBatch:
         for chunk in chunks:
             begin, end = end, end + len(chunk.tokens)
             self._seqs[begin:end] = chunk.seq
-            self._positions[begin:end] = self._offsets[: end - begin]
-            self._positions[begin:end] += chunk.start
+            np.add(self._offsets[: end - begin], chunk.start, out=self._positions[begin:end])
             self._is_output[begin:end] = outputs_all
             if chunk.draw is not None:
                 self._is_output[end - 1] = 1

@@ -76,6 +76,7 @@ class LlamaEngine:
             self._tap.expect(num_tokens)
             self._decode()
             if self._is_last:
+                self._tap.raise_error()
                 computed = Computed(None, tuple(self._draws(chunks)))
             else:
                 computed = Computed(self._take_rows(chunks), (None,) * len(chunks))

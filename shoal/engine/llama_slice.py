@@ -47,7 +47,7 @@ class LlamaSlice:
         self.rule = self._check_model()
         self.row_width_in: int = llama_cpp.llama_model_n_embd_inp(self.model)
         self.row_width_out: int = llama_cpp.llama_model_n_embd(self.model)
-        self.tap = HiddenTap(self._awaited_nodes(is_last), self.row_width_out, takes_rows=not is_last)
+        self.tap = HiddenTap(self._awaited_nodes(), self.row_width_out, takes_rows=not is_last)
         self.context = self._create_context()
         self._finalizer.detach()
         self._finalizer = weakref.finalize(self, _free, self.context, self.model, self.tap)
@@ -126,11 +126,11 @@ class LlamaSlice:
             )
         return rule
 
-    def _awaited_nodes(self, is_last: bool) -> list[str]:
+    def _awaited_nodes(self) -> list[str]:
         outputs = [self.rule.boundary_tensor(layer + 1) for layer in range(self.layers.num_layers)]
         # On a GPU each awaited node costs a synchronisation and the whole graph's replay.
         is_offloaded = llama_cpp.llama_supports_gpu_offload() and self._config.gpu_layers != 0
-        return outputs[-1:] if is_offloaded and not is_last else outputs
+        return outputs[-1:] if is_offloaded else outputs
 
     def _kv_bytes_per_token(self) -> int:
         n_embd = llama_cpp.llama_model_n_embd(self.model)

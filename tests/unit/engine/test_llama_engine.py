@@ -156,6 +156,20 @@ def test_every_cell_can_be_used_again_after_clear_and_trim(first: LlamaEngine) -
         first.clear(1)
 
 
+def test_scattered_free_cells_hold_one_long_sequence(folder: Path) -> None:
+    # 256 is what llama.cpp rounds to, so that no spare cells hide a miscount.
+    config = replace(config_for(folder, "first.gguf"), n_ctx=256, cells=256)
+    engine = LlamaEngine(config, FIRST, NUM_LAYERS)
+    for start in range(0, 128, 8):
+        rows_of(engine, Chunk(0, start, [5] * 8), Chunk(1, start, [6] * 8))
+    engine.clear(0)
+    for start in range(0, 128, 16):
+        rows_of(engine, Chunk(2, start, [7] * 16))
+    with pytest.raises(KvExhausted, match="0 are free"):
+        rows_of(engine, Chunk(2, 128, [7]))
+    engine.close()
+
+
 def test_a_trimmed_sequence_goes_on_as_if_the_tail_had_never_been(first: LlamaEngine) -> None:
     rows_of(first, Chunk(0, 0, [5, 6, 7]))
     straight = rows_of(first, Chunk(0, 3, [8]))
@@ -234,6 +248,21 @@ def test_an_error_inside_the_callback_is_raised_and_not_lost(
         with pytest.raises(EngineError, match="the device went away"):
             rows_of(first, Chunk(0, 1, [6]))
     rows_of(first, Chunk(0, 0, [5]))
+
+
+def test_an_error_inside_the_callback_of_the_last_slice_is_raised(
+    last: LlamaEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Unnoticed, it would cut the graph short and leave the logits of the batch before.
+    def fail(*_: object) -> None:
+        raise OSError("no name")
+
+    last.compute([Chunk(0, 0, [1], GREEDY)], random_rows(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(hidden_tap, "_get_name", fail)
+        with pytest.raises(EngineError, match="no name"):
+            last.compute([Chunk(0, 1, [1], GREEDY)], random_rows(1))
+    last.compute([Chunk(0, 0, [1], GREEDY)], random_rows(1))
 
 
 def test_a_graph_built_elsewhere_in_memory_is_found_again(first: LlamaEngine) -> None:
