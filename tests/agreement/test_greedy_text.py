@@ -84,6 +84,7 @@ def assert_same_text(path: Path, folder: Path, num_layers: int, max_tokens: int)
         tokenizer.close()
 
 
+@pytest.mark.timeout(600)  # may fetch the model first
 def test_gemma_in_slices_writes_what_llama_cpp_python_writes(tmp_path: Path) -> None:
     assert_same_text(gemma_path(), tmp_path, num_layers=18, max_tokens=16)
 

@@ -100,6 +100,7 @@ def assert_real_model_agrees(path: Path, folder: Path, num_layers: int, steps: i
             assert_same_runs(sliced_run(chain, prompt, **shape), whole)
 
 
+@pytest.mark.timeout(600)  # may fetch the model first
 def test_gemma_in_slices_equals_the_whole(tmp_path: Path) -> None:
     assert_real_model_agrees(gemma_path(), tmp_path, num_layers=18, steps=DECODE_STEPS)
 

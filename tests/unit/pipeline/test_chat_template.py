@@ -54,6 +54,7 @@ def test_without_a_template_chatml_is_used_where_the_vocabulary_has_it(bpe: Toke
     assert num_controls(bpe, template.encode(HELLO)) == 3
 
 
+@pytest.mark.timeout(600)  # may fetch the model first
 def test_without_a_template_a_base_model_gets_role_and_content_lines() -> None:
     gemma = Tokenizer(gemma_path())
     assert gemma.chat_template is None
