@@ -25,15 +25,16 @@ from shoal.core.errors import (
 from shoal.core.placement import DRIVER, WorkerId
 from shoal.core.sequence import Finished, FinishReason, GenerateEvent, GenerateRequest, SessionId, TextDelta
 from shoal.pipeline.admission import Admission, Capacity
-from shoal.pipeline.scheduler import InFlight, Scheduler, StepChoice
+from shoal.pipeline.scheduler import Scheduler, StepChoice
 from shoal.pipeline.session import Phase, Session, Vocabulary
 from shoal.pipeline.stage_statistics import StageStatistics
+from shoal.pipeline.steps_in_flight import StepRecord, StepsInFlight
 from shoal.wire.messages import (
     Close,
     Closed,
-    Entry,
     Live,
     NeedOpen,
+    Open,
     Output,
     Pull,
     Received,
@@ -48,7 +49,6 @@ from shoal.wire.messages import (
 
 REFILL_WINDOW_TOKENS = 8192  # token ids only: 32 KiB
 RETRY_AFTER_S = 2.0
-MAX_PATIENCE_DOUBLINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +68,6 @@ class Deliver:
 
 
 Action = SendTo | Deliver
-
-
-@dataclass(slots=True)
-class StepRecord:
-    """A step on its way. entries: those without a result, by session. seen: last report of it."""
-
-    step_id: int
-    is_prefill: bool
-    entries: dict[int, Entry]
-    sent_s: float
-    deadline_s: float
-    resends: int = 0
-    seen: str = "no stage has reported it"
 
 
 @dataclass(slots=True)
@@ -122,11 +109,10 @@ class DriverCore:
         self._route: Route | None = None
         self._why_not_ready = "no placement yet"
         self._next_session = first_session
-        self._next_step = 1
         self._newest_admitted = 0
         self._waiting: deque[Session] = deque()
         self._sessions: dict[int, Session] = {}
-        self._steps: dict[int, StepRecord] = {}
+        self._steps = StepsInFlight(config, self.statistics)
         self._closing: dict[int, Closing] = {}
         self._actions: list[Action] = []
 
@@ -196,10 +182,10 @@ class DriverCore:
             case Result():
                 self._receive_result(message, now_s)
             case Received():
-                self._progressed(message.step_id, f"{message.sender} received it", now_s)
+                self._steps.progressed(message.step_id, f"{message.sender} received it", now_s)
             case StageReport():
                 self.statistics.add_report(message)
-                self._progressed(message.step_id, f"{message.sender} sent it on", now_s)
+                self._steps.progressed(message.step_id, f"{message.sender} sent it on", now_s)
             case NeedOpen():
                 session = self._sessions.get(message.session)
                 answer = Close((message.session,)) if session is None else session.open_message()
@@ -217,7 +203,7 @@ class DriverCore:
 
     def tick(self, now_s: float) -> None:
         """Send again what is past its deadline, or give it up."""
-        for record in [r for r in self._steps.values() if r.deadline_s <= now_s]:
+        for record in self._steps.overdue(now_s):
             if record.resends >= self._config.max_resends:
                 self._give_up(record, now_s)
             else:
@@ -269,13 +255,9 @@ class DriverCore:
             self._sessions[session.session] = session
             self._newest_admitted = session.session
         while (
-            choice := self._route.scheduler.choose(list(self._sessions.values()), self._in_flight())
+            choice := self._route.scheduler.choose(list(self._sessions.values()), self._steps.counts())
         ) is not None:
             self._send_step(self._route, choice, now_s)
-
-    def _in_flight(self) -> InFlight:
-        prefill = sum(record.is_prefill for record in self._steps.values())
-        return InFlight(len(self._steps) - prefill, prefill)
 
     def _send_step(self, route: Route, choice: StepChoice, now_s: float) -> None:
         sessions = [self._sessions[session] for session in choice.sessions]
@@ -284,35 +266,20 @@ class DriverCore:
         entries = tuple(s.next_entry(choice.max_tokens) for s in sessions)
         for session in sessions:
             session.opened = True
-        record = StepRecord(self._next_step, is_prefill, {e.session: e for e in entries}, now_s, now_s)
-        self._next_step += 1
-        self._steps[record.step_id] = record
-        self._set_deadline(record, now_s)
+        record = self._steps.add(entries, is_prefill=is_prefill, now_s=now_s)
+        self._send_entries(route, record, opens)
+
+    def _send_entries(self, route: Route, record: StepRecord, opens: tuple[Open, ...]) -> None:
+        entries = tuple(record.entries.values())
         step = Step(route.epoch, record.step_id, DRIVER, route.after_first, entries, opens)
         self._send(route.stages[0], step)
-
-    def _set_deadline(self, record: StepRecord, now_s: float) -> None:
-        usual_s = self.statistics.round_trip_s(is_prefill=record.is_prefill)
-        patience_s = max(self._config.resend_after_s, 4 * usual_s)
-        record.deadline_s = now_s + patience_s * 2 ** min(record.resends, MAX_PATIENCE_DOUBLINGS)
-
-    def _progressed(self, step_id: int, seen: str, now_s: float) -> None:
-        record = self._steps.get(step_id)
-        if record is not None:
-            record.seen = seen
-            self._set_deadline(record, now_s)
 
     def _resend(self, record: StepRecord, now_s: float) -> None:
         if self._route is None:
             return
-        record.resends += 1
-        self._set_deadline(record, now_s)
-        entries = tuple(record.entries.values())
-        opens = tuple(self._sessions[e.session].open_message() for e in entries)
-        route = self._route
-        self._send(
-            route.stages[0], Step(route.epoch, record.step_id, DRIVER, route.after_first, entries, opens)
-        )
+        self._steps.resent(record, now_s)
+        opens = tuple(self._sessions[session].open_message() for session in record.entries)
+        self._send_entries(self._route, record, opens)
 
     def _give_up(self, record: StepRecord, now_s: float) -> None:
         error = StageTimeout(
@@ -328,11 +295,7 @@ class DriverCore:
     def _receive_result(self, result: Result, now_s: float) -> None:
         if self._route is None or result.epoch != self._route.epoch:
             return
-        record = self._steps.get(result.step_id)
-        if record is not None:
-            usual = not record.resends
-            if usual:
-                self.statistics.add_round_trip(now_s - record.sent_s, is_prefill=record.is_prefill)
+        self._steps.returned(result.step_id, now_s)
         for output in result.outputs:
             self._accept(output, now_s)
         self._proceed(now_s)
@@ -349,18 +312,9 @@ class DriverCore:
         # A result proves that everything before it was computed, whatever became of those results.
         for start in [s for s in session.in_flight if s <= output.start]:
             del session.in_flight[start]
-            self._settle(session.session, start)
+            self._steps.settle(session.session, start)
         if output.token is not None:
             self._emit(session, output.token, now_s)
-
-    def _settle(self, session: int, start: int) -> None:
-        for record in list(self._steps.values()):
-            entry = record.entries.get(session)
-            if entry is not None and entry.start == start:
-                del record.entries[session]
-                if not record.entries:
-                    del self._steps[record.step_id]
-                return
 
     def _emit(self, session: Session, token: int, now_s: float) -> None:
         text, reason = session.accept(token, self._vocabulary)
@@ -381,10 +335,7 @@ class DriverCore:
 
     def _end(self, session: int, now_s: float) -> None:
         ended = self._sessions.pop(session)
-        for record in list(self._steps.values()):
-            record.entries.pop(session, None)
-            if not record.entries:
-                del self._steps[record.step_id]
+        self._steps.forget(session)
         if self._route is None or not ended.opened:
             self.admission.release(session)
             return

@@ -54,44 +54,52 @@ class Channel:
         self.endpoint = Endpoint(listen_address, port, secure.public_key)
         self.unsent_messages = 0
         self.bad_messages = 0
-        self._outbound: dict[WorkerId, tuple[Endpoint, zmq.Socket[bytes]]] = {}
+        self._peers: dict[WorkerId, Endpoint] = {}
+        self._outbound: dict[WorkerId, zmq.Socket[bytes]] = {}
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
         self._poller = zmq.Poller()
         self._poller.register(self._inbound, zmq.POLLIN)
         self._poller.register(self._wake_fd, zmq.POLLIN)
 
     def set_peers(self, peers: Mapping[WorkerId, Endpoint]) -> None:
-        """Connect to each of `peers` and let just these in; connections to others are dropped with
-        what was queued on them."""
+        """Let just these in, and know where they listen; connections to others are dropped with what
+        was queued on them.
+
+        A connection is made by the first `send`: a peer that has not been told of us yet would
+        refuse it for good, and by then the head has told everybody.
+        """
         self._secure.allowed.replace(peer.public_key for peer in peers.values())
-        for name, (endpoint, socket) in list(self._outbound.items()):
-            if peers.get(name) != endpoint:
-                socket.close()
-                del self._outbound[name]
-        for name, endpoint in peers.items():
-            if name not in self._outbound:
-                socket = self._secure.client_socket(zmq.PUSH, endpoint.public_key)
-                socket.sndhwm = MAX_QUEUED_MESSAGES
-                socket.connect(zmq_address(endpoint.address, endpoint.port))
-                self._outbound[name] = (endpoint, socket)
+        for name in [n for n in self._outbound if peers.get(n) != self._peers.get(n)]:
+            self._outbound.pop(name).close()
+        self._peers = dict(peers)
 
     def send(self, to: WorkerId, message: Message, rows: NDArray[np.float32] | None = None) -> bool:
         """Queue a message, never waiting. False, and counted, where `to` is unknown or its queue is
         full: the protocol asks again for what was lost. `rows` must not change afterwards."""
-        peer = self._outbound.get(to)
-        if peer is None:
+        socket = self._outbound.get(to) or self._connect(to)
+        if socket is None:
             self.unsent_messages += 1
             return False
         try:
             if rows is None:
-                peer[1].send(encode(message), zmq.NOBLOCK)
+                socket.send(encode(message), zmq.NOBLOCK)
             else:
-                peer[1].send(encode(message), zmq.NOBLOCK | zmq.SNDMORE)
-                peer[1].send(np.ascontiguousarray(rows).data, zmq.NOBLOCK, copy=False)
+                socket.send(encode(message), zmq.NOBLOCK | zmq.SNDMORE)
+                socket.send(np.ascontiguousarray(rows).data, zmq.NOBLOCK, copy=False)
         except zmq.Again:
             self.unsent_messages += 1
             return False
         return True
+
+    def _connect(self, to: WorkerId) -> zmq.Socket[bytes] | None:
+        endpoint = self._peers.get(to)
+        if endpoint is None:
+            return None
+        socket = self._secure.client_socket(zmq.PUSH, endpoint.public_key)
+        socket.sndhwm = MAX_QUEUED_MESSAGES
+        socket.connect(zmq_address(endpoint.address, endpoint.port))
+        self._outbound[to] = socket
+        return socket
 
     def receive(self, timeout_s: float) -> list[Arrival]:
         """Wait for messages, for `wake`, or for the time to pass; returns what has come, perhaps
@@ -117,7 +125,7 @@ class Channel:
 
     def close(self) -> None:
         """Close all sockets; what was not sent is dropped."""
-        for _, socket in self._outbound.values():
+        for socket in self._outbound.values():
             socket.close()
         self._outbound.clear()
         self._inbound.close()

@@ -20,11 +20,11 @@ from tests.support.local_pipeline import local_pipeline
 
 N_VOCAB = 997
 NUM_LAYERS = 9
-N_CTX = 512
+N_CTX = 4096
 VOCABULARY = NumberVocabulary(frozenset({7}))
 
 
-def _engines(num_stages: int, *, cells: int = 4096) -> list[tuple[LayerRange, EngineConfig]]:
+def _engines(num_stages: int, *, cells: int = 8192) -> list[tuple[LayerRange, EngineConfig]]:
     bounds = [NUM_LAYERS * stage // num_stages for stage in range(num_stages + 1)]
     engine = EngineConfig(
         "digest", None, None, n_ctx=N_CTX, cells=cells, max_batch_tokens=64, n_vocab=N_VOCAB
@@ -89,7 +89,7 @@ def test_sixteen_requests_of_very_different_lengths_each_get_their_own_text() ->
 @pytest.mark.parametrize("events_before", [0, 3])
 def test_a_client_that_leaves_frees_its_session_on_every_stage(events_before: int) -> None:
     async def leave(driver: Driver, workers: list[SliceWorker]) -> None:
-        events = driver.generate(_request(2, prompt_tokens=300, max_tokens=200))
+        events = driver.generate(_request(2, prompt_tokens=3500, max_tokens=200))
         if events_before == 0:
             first = asyncio.ensure_future(anext(events))
             await _wait_until(lambda: driver.statistics().sessions_active == 1)
