@@ -26,7 +26,8 @@ class ModelSpec:
 
     kv_bytes_per_token: F16 keys and values, one entry a layer; a sliding-window layer counts
     as if it kept every token (its true cost is bounded by the window).
-    content_id: sha256 prefix that changes with any byte that a slice could carry.
+    content_id: identifies the file's content by its header and samples of every tensor; what it can
+    and cannot notice is said where it is made (model/spec_reader.py).
     """
 
     name: str
