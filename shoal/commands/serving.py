@@ -9,7 +9,7 @@ from rich.console import Console
 from starlette.types import Receive, Scope, Send
 
 from shoal.commands.start_progress import StartProgress
-from shoal.commands.stop_signals import StopRequested, StopSignals
+from shoal.commands.stop_signals import StopSignals
 from shoal.control.controller import Controller
 from shoal.control.start_plan import ServeConfig, StartPhase
 from shoal.gateway.app import create_app
@@ -30,8 +30,10 @@ def run(config: ServeConfig, host: str, port: int, notes: Console) -> int:
             asyncio.run(_check_port(host, port))
             _start(controller, signals, notes)
             asyncio.run(_serve(controller, signals, host, port, notes))
-        except StopRequested:
-            pass
+        except KeyboardInterrupt:
+            # Not only StopRequested: Ray turns what is raised during its calls into a plain one.
+            if signals.first is None:
+                raise
         finally:
             signals.unwind()
             controller.stop()

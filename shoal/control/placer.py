@@ -144,12 +144,13 @@ def connected_placer(address: str, environment: Mapping[str, str], log_directory
     """
     if not environment.items() <= os.environ.items():
         raise InvariantBroken("Ray's environment must be set before this module imports ray.")
-    try:
-        with _own_signal_handlers():
+    with _own_signal_handlers() as restore_handlers:
+        try:
             _connect(address, log_directory)
-        yield Placer(log_directory)
-    finally:
-        ray.shutdown()
+            restore_handlers()
+            yield Placer(log_directory)
+        finally:
+            ray.shutdown()
 
 
 def _connect(address: str, log_directory: Path) -> None:
@@ -163,16 +164,22 @@ def _connect(address: str, log_directory: Path) -> None:
 
 
 @contextmanager
-def _own_signal_handlers() -> Iterator[None]:
-    """Put our handler for SIGTERM back after Ray has replaced it."""
+def _own_signal_handlers() -> Iterator[Callable[[], None]]:
+    """Yields what puts our handlers back, and does so at the end: `ray.init` and `ray.shutdown`
+    both replace the handler of SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
-    handler = signal.getsignal(signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def restore() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
     try:
-        yield
+        yield restore
     finally:
-        signal.signal(signal.SIGTERM, handler)
+        restore()
 
 
 def _first_line(error: BaseException) -> str:
