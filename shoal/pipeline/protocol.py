@@ -204,6 +204,8 @@ class DriverCore:
     def tick(self, now_s: float) -> None:
         """Send again what is past its deadline, or give it up."""
         for record in self._steps.overdue(now_s):
+            if not record.entries:
+                continue  # its sessions ended with a record before it
             if record.resends >= self._config.max_resends:
                 self._give_up(record, now_s)
             else:
@@ -228,6 +230,8 @@ class DriverCore:
         for waiting in self._waiting:
             self._actions.append(Deliver(waiting.session, error))
         self._waiting.clear()
+        for closing in self._closing:
+            self.admission.release(closing)  # nobody is left who could confirm that it is closed
         self._closing.clear()
         self._route = None
         self._why_not_ready = error.message.rstrip(".")

@@ -13,8 +13,8 @@ class TextStream:
     """Feed it bytes, take text.
 
     Characters whose bytes are not complete are held back, and so is text that may yet turn out
-    to begin a stop text. stop: the texts that end the answer; the one that occurs first wins,
-    the longer one where two begin at the same place.
+    to begin a stop text. stop: the texts that end the answer; the one that is complete first wins,
+    the longest one where several are at once, so that the text is the same however it comes in pieces.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
@@ -48,8 +48,8 @@ class TextStream:
         return text
 
     def _first_stop(self) -> int | None:
-        starts = [start for text in self._stop if (start := self._pending.find(text)) >= 0]
-        return min(starts, default=None)
+        found = [(s + len(text), s) for text in self._stop if (s := self._pending.find(text)) >= 0]
+        return min(found)[1] if found else None
 
     def _held_back(self) -> int:
         """Length of the longest end of the pending text that begins a stop text."""

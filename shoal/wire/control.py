@@ -81,7 +81,10 @@ class ControlClient:
         while (left_s := give_up_s - time.monotonic()) > 0:
             if not self._socket.poll(max(1, int(left_s * 1000))):
                 break
-            pong = decode_control(self._socket.recv())
+            try:
+                pong = decode_control(self._socket.recv())
+            except msgspec.DecodeError:
+                continue
             if isinstance(pong, Pong) and pong.nonce == self._nonce:
                 return pong
         raise self._lost(f"no answer to a ping within {deadline_s:.1f} s")

@@ -203,6 +203,8 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
 _control_decoder = msgspec.msgpack.Decoder(Ping | Pong)
+# What msgspec lets through for texts that are not UTF-8 and for arrays nested without end.
+_NOT_OURS = (UnicodeDecodeError, RecursionError)
 
 
 def encode(message: Message | Ping | Pong) -> bytes:
@@ -212,11 +214,17 @@ def encode(message: Message | Ping | Pong) -> bytes:
 
 def decode(frame: bytes | memoryview) -> Message:
     """One frame to a message. Raises msgspec.DecodeError for anything else."""
-    message: Message = _decoder.decode(frame)
+    try:
+        message: Message = _decoder.decode(frame)
+    except _NOT_OURS as error:
+        raise msgspec.DecodeError(str(error)) from error
     return message
 
 
 def decode_control(frame: bytes | memoryview) -> Ping | Pong:
     """One frame from a control socket. Raises msgspec.DecodeError for anything else."""
-    message: Ping | Pong = _control_decoder.decode(frame)
+    try:
+        message: Ping | Pong = _control_decoder.decode(frame)
+    except _NOT_OURS as error:
+        raise msgspec.DecodeError(str(error)) from error
     return message

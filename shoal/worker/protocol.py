@@ -187,7 +187,7 @@ class WorkerCore:
         self._pulling.take_refill(residency, refill, parts, now_s)
 
     def _receive_pull(self, pull: Pull, now_s: float) -> None:
-        if self._sessions.is_closed(pull.session):
+        if self._sessions.is_closed(pull.session) or pull.start < 0:
             return
         residency = self._sessions.find_or_add(pull.session, self.predecessor)
         answered = self._pulling.add_waiter(residency, pull)
@@ -335,17 +335,16 @@ class WorkerCore:
     def _fail(self, job: Job, error: EngineError, now_s: float) -> None:
         """A computation was lost: its sessions start over here by pulling, within a limit."""
         for planned in job.planned:
-            residency = planned.residency
+            residency, num_failures = planned.residency, 0
             if planned.chunk is not None:
-                residency.failures += 1
+                num_failures = residency.failed()
                 self._sessions.lose(residency)
-            if residency.failures > MAX_FAILURES:
-                self._refuse(residency.session, f"computing failed {residency.failures} times: {error}")
+            if num_failures > MAX_FAILURES:
+                self._refuse(residency.session, f"computing failed {num_failures} times: {error}")
             elif job.task.forward:
                 # Alone from now on: one bad session must not fail its neighbours again.
                 self._queue.append(Task(job.task.step, [planned.part], job.task.arrived_s))
-            else:
-                self._pulled_part_done(job.task, residency.session, now_s)
+            self._pulled_part_done(job.task, residency.session, now_s)
 
     def _go_on(self, task: Task, residency: Residency, now_s: float) -> None:
         if not task.forward:

@@ -62,7 +62,8 @@ class Residency:
 
     tokens: ids of all positions held; their number is what DESIGN calls `held`. drawn: on the
     last stage, the token picked for each position. opened: None until the driver's `Open` came.
-    failures: computations lost in a row; bounded, so that one bad session cannot spin.
+    failures: computations lost in a row, by the position that they began at; bounded, so that one
+    bad session cannot spin.
     """
 
     session: int
@@ -78,7 +79,7 @@ class Residency:
     parked: dict[int, Task] = field(default_factory=dict)
     pull: PullInProgress | None = None
     waiters: dict[WorkerId, Waiter] = field(default_factory=dict)
-    failures: int = 0
+    failures: dict[int, int] = field(default_factory=dict)
 
     @property
     def held(self) -> int:
@@ -91,13 +92,19 @@ class Residency:
 
     def advance(self, tokens: Sequence[int], rows: Rows | None, drawn: int | None) -> None:
         """Take in what was computed for the next positions, and the token drawn behind them."""
+        # Only this position's: after a loss the ground before it is gone over again and again.
+        self.failures.pop(self.held, None)
         self.tokens.extend(tokens)
         self.journal.append(len(tokens), rows)
-        self.failures = 0
         if self.pull is not None:
             self.pull.tries = 0
         if drawn is not None:
             self.drawn[self.held] = drawn
+
+    def failed(self) -> int:
+        """Count a lost computation at the next position; how many that makes there, in a row."""
+        self.failures[self.held] = self.failures.get(self.held, 0) + 1
+        return self.failures[self.held]
 
     def forget(self, length: int) -> None:
         """Drop all positions from `length` on, with their journal and draws."""
