@@ -1,7 +1,8 @@
-"""Who may come in: sequences and cache cells, reserved before anything is computed.
+"""Who may come in: slots and cache cells, reserved before anything is computed.
 
 Pure. A stage that ran out of cells would fail a whole batch, so the driver alone admits, by the
-smallest stage, and reserves prompt plus max_tokens for as long as a session lives.
+smallest stage, and reserves prompt plus max_tokens for as long as a session lives. A slot is the
+number of an engine sequence: all stages keep a session on the same one.
 """
 
 from __future__ import annotations
@@ -33,29 +34,38 @@ class Capacity:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What one session has been promised."""
+
+    slot: int
+    cells: int
+
+
 class Admission:
     """Counts what is reserved; `capacity` may change with the placement."""
 
     def __init__(self, capacity: Capacity) -> None:
         self.capacity = capacity
-        self._reserved: dict[int, int] = {}
+        self._reserved: dict[int, Reservation] = {}
 
     @property
     def cells_reserved(self) -> int:
-        return sum(self._reserved.values())
+        return sum(reservation.cells for reservation in self._reserved.values())
 
     @property
     def num_sequences(self) -> int:
         return len(self._reserved)
 
-    def try_reserve(self, session: int, tokens: int) -> bool:
-        """Set `tokens` cells and a sequence aside; False, and nothing changed, when they are not free."""
-        if self.num_sequences >= self.capacity.sequences:
-            return False
-        if self.cells_reserved + tokens > self.capacity.cells:
-            return False
-        self._reserved[session] = tokens
-        return True
+    def try_reserve(self, session: int, tokens: int) -> int | None:
+        """Set `tokens` cells and the lowest free slot aside, and return the slot; None, and
+        nothing changed, when they are not free."""
+        taken = {reservation.slot for reservation in self._reserved.values()}
+        slot = next((s for s in range(self.capacity.sequences) if s not in taken), None)
+        if slot is None or self.cells_reserved + tokens > self.capacity.cells:
+            return None
+        self._reserved[session] = Reservation(slot, tokens)
+        return slot
 
     def release(self, session: int) -> None:
         """Give a session's reservation back. Idempotent."""

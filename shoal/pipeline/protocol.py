@@ -251,10 +251,12 @@ class DriverCore:
         """Admit who fits, then fill the pipeline."""
         if self._route is None:
             return
-        while self._waiting and self.admission.try_reserve(
-            self._waiting[0].session, self._waiting[0].reserved_tokens
-        ):
-            session = self._waiting.popleft()
+        while self._waiting:
+            session = self._waiting[0]
+            session.slot = self.admission.try_reserve(session.session, session.reserved_tokens)
+            if session.slot is None:
+                break
+            self._waiting.popleft()
             session.phase = Phase.PREFILL
             self._sessions[session.session] = session
             self._newest_admitted = session.session

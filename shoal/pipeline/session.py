@@ -35,13 +35,14 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class Session:
-    """tokens: prompt and answer. sent: positions that have been sent into the pipeline.
-    lengths: of the entries they were sent in, kept so that a replay has the same shapes.
-    in_flight: entries without a result, by start."""
+    """slot: given by admission. tokens: prompt and answer. sent: positions that have been sent
+    into the pipeline. lengths: of the entries they were sent in, kept so that a replay has the
+    same shapes. in_flight: entries without a result, by start."""
 
     session: SessionId
     request: GenerateRequest
     phase: Phase = Phase.WAITING
+    slot: int | None = None
     tokens: list[int] = field(default_factory=list)
     sent: int = 0
     attempt: int = 0
@@ -67,9 +68,11 @@ class Session:
         return self.prompt_length + self.request.max_tokens
 
     def open_message(self) -> Open:
+        assert self.slot is not None, f"session {self.session} is not admitted"
         s = self.request.sampling
         return Open(
             self.session,
+            self.slot,
             self.prompt_length,
             self.reserved_tokens,
             s.temperature,

@@ -33,11 +33,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     """What a stage must know of a session before its first entry.
 
-    prompt_tokens: length of the prompt. reserved_tokens: what admission set aside, prompt and
-    answer. The rest are the sampling parameters (core/sequence.py).
+    slot: the engine sequence that the session sits on, the same on every stage; the driver gives
+    it to another session only when every stage has confirmed `Closed`. prompt_tokens: length of
+    the prompt. reserved_tokens: what admission set aside, prompt and answer. The rest are the
+    sampling parameters (core/sequence.py).
     """
 
     session: int
+    slot: int
     prompt_tokens: int
     reserved_tokens: int
     temperature: float

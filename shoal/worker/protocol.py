@@ -291,7 +291,7 @@ class WorkerCore:
         if not residency.holds(entry.start, entry.tokens):
             return f"other tokens at positions [{entry.start}, {residency.held})"
         if not self._sessions.take_seq(residency):
-            return f"all {self._limits.max_sequences} sequences are taken"
+            return f"slot {opened.slot} of {self._limits.max_sequences} is taken or does not exist"
         return None
 
     def _lacks_draw(self, residency: Residency, entry: Entry) -> bool:

@@ -5,7 +5,6 @@ Pure. What must be done to the engine before its next batch is collected in `ops
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -27,7 +26,7 @@ class ResidencyTable:
         self._journal_width = journal_width
         self._sessions: dict[int, Residency] = {}
         self._closed: OrderedDict[int, None] = OrderedDict()
-        self._free_seqs = list(range(limits.max_sequences))
+        self._seq_owners: dict[int, int] = {}  # sessions, by engine sequence
         self._ops: list[ClearSeq | TrimSeq] = []
 
     def __len__(self) -> int:
@@ -57,11 +56,17 @@ class ResidencyTable:
         residency.journal = Journal(self._journal_width, opened.reserved_tokens)
 
     def take_seq(self, residency: Residency) -> bool:
-        """Make sure that a session sits on an engine sequence; False when all are taken."""
-        if residency.seq is None:
-            if not self._free_seqs:
-                return False
-            residency.seq = heapq.heappop(self._free_seqs)
+        """Make sure that an opened session sits on the engine sequence that the driver gave it;
+        False where this engine has no such sequence or another session sits there."""
+        if residency.seq is not None:
+            return True
+        assert residency.opened is not None
+        slot = residency.opened.slot
+        if not 0 <= slot < self._limits.max_sequences:
+            return False
+        if self._seq_owners.setdefault(slot, residency.session) != residency.session:
+            return False
+        residency.seq = slot
         return True
 
     def close(self, session: int) -> None:
@@ -72,7 +77,7 @@ class ResidencyTable:
         residency = self._sessions.pop(session, None)
         if residency is not None and residency.seq is not None:
             self._ops.append(ClearSeq(residency.seq))
-            heapq.heappush(self._free_seqs, residency.seq)
+            del self._seq_owners[residency.seq]
 
     def keep_only(self, live: Live) -> None:
         """Close what the driver no longer lists; sessions newer than its list stay."""
