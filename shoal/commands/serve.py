@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import sys
 from typing import Annotated, Literal
 
 import typer
@@ -73,7 +75,12 @@ def serve(
         notes.print(
             f"[yellow]Anyone who reaches {host}:{port} can use this model: there are no API keys yet."
         )
-    raise typer.Exit(run(config, host, port, notes))
+    status = run(config, host, port, notes)
+    if status:
+        # Interrupted while it started. All is ended, but Python's own exit can hang for minutes
+        # in a Ray client that was interrupted while it connected.
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def check_reach(host: str, port: int, *, allow_remote: bool) -> None:

@@ -28,6 +28,7 @@ from shoal.worker.node_agent import WorkerFailed, create_worker_actor
 from shoal.worker.slice_worker import WorkerListening
 
 NAMESPACE = "shoal"
+CONNECT_DEADLINE_S = 60.0
 CALL_DEADLINE_S = 15.0
 LOAD_DEADLINE_S = 1800.0
 POLL_S = 0.2
@@ -144,42 +145,63 @@ def connected_placer(address: str, environment: Mapping[str, str], log_directory
     """
     if not environment.items() <= os.environ.items():
         raise InvariantBroken("Ray's environment must be set before this module imports ray.")
-    with _own_signal_handlers() as restore_handlers:
+    # In a thread of its own: in the main thread Ray would replace our handler of SIGTERM by one
+    # that exits on the spot.
+    connecting = _Connecting(address)
+    with _own_signal_handlers():
         try:
-            _connect(address, log_directory)
-            restore_handlers()
+            connecting.wait(log_directory)
             yield Placer(log_directory)
         finally:
-            ray.shutdown()
+            # An interrupted connection is left to die with its cluster: waiting could take minutes.
+            if not connecting.is_alive():
+                ray.shutdown()
 
 
-def _connect(address: str, log_directory: Path) -> None:
-    try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
-        raise ClusterError(
-            f"Cannot connect to Ray at {address}: {_first_line(error)}.",
-            next_step=f"Read the logs in {log_directory}.",
-        ) from error
+class _Connecting(threading.Thread):
+    def __init__(self, address: str) -> None:
+        super().__init__(name="shoal-ray-connect", daemon=True)
+        self._address = address
+        self._error: Exception | None = None
+        logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not being the main thread
+        self.start()
+
+    def run(self) -> None:
+        try:
+            ray.init(
+                address=self._address,
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+            self._error = error
+
+    def wait(self, log_directory: Path) -> None:
+        """Raise ClusterError when there is no connection after all."""
+        give_up_at_s = time.monotonic() + CONNECT_DEADLINE_S
+        while self.is_alive() and time.monotonic() < give_up_at_s:
+            self.join(POLL_S)
+        if self.is_alive() or self._error is not None:
+            cause = "no answer" if self._error is None else _first_line(self._error)
+            raise ClusterError(
+                f"Cannot connect to Ray at {self._address}: {cause}.",
+                next_step=f"Read the logs in {log_directory}.",
+            ) from self._error
 
 
 @contextmanager
-def _own_signal_handlers() -> Iterator[Callable[[], None]]:
-    """Yields what puts our handlers back, and does so at the end: `ray.init` and `ray.shutdown`
-    both replace the handler of SIGTERM."""
+def _own_signal_handlers() -> Iterator[None]:
+    """Put our handlers back at the end: `ray.shutdown` resets that of SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
+        yield
         return
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def restore() -> None:
+    try:
+        yield
+    finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-    try:
-        yield restore
-    finally:
-        restore()
 
 
 def _first_line(error: BaseException) -> str:

@@ -77,6 +77,8 @@ class RayDaemon:
             # Off means: this node's address is 127.0.0.1 and every port binds there. Ray
             # otherwise replaces a loopback address by one that the LAN can reach.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            # Ray's C++ part would take SIGTERM from us and abort.
+            "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
         }
 
     def start(self, *, worker_threads: int) -> None:
@@ -177,6 +179,7 @@ def _daemon_environment(client_environment: dict[str, str], worker_threads: int)
         | client_environment
         | {
             "OMP_NUM_THREADS": str(worker_threads),
+            "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "0",  # a worker's crash leaves its stack in the log
             "RAY_enable_worker_prestart": "0",  # idle Python processes of 80 MB each
             "RAY_enable_metrics_collection": "0",
             # Ray would kill a worker of its choice at 95 % of memory; Shoal checks before it places.
