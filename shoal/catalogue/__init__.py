@@ -1,0 +1,1 @@
+"""What machines, links, models and failures are like, each figure with its source."""
