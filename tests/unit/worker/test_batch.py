@@ -1,0 +1,118 @@
+"""Rows and chunks between entries and the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.core.placement import DRIVER
+from shoal.engine.interface import Computed
+from shoal.wire.messages import Entry, Open, Step
+from shoal.worker.batch import chunk_of, input_rows, output_rows, outputs, split_rows
+from shoal.worker.job import Planned
+from shoal.worker.journal import Journal
+from shoal.worker.residency import Part, Residency, Task
+
+WIDTH = 2
+
+
+def _residency(session: int, held: int) -> Residency:
+    residency = Residency(session, DRIVER, Journal(WIDTH, 100), Open(session, 0, 2, 100, 0.5, 4, 0.9, 0.1, 6))
+    residency.seq = session
+    if held:
+        rows = np.array([[session, p] for p in range(held)], np.float32)
+        residency.advance(list(range(held)), rows, None)
+    return residency
+
+
+def _entry(session: int, start: int, stop: int, *, sample: bool = False) -> Entry:
+    return Entry(session, 0, start, tuple(range(start, stop)), sample)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+def test_each_entry_gets_a_view_of_its_own_rows(lengths: list[int]) -> None:
+    rows = np.arange(sum(lengths) * WIDTH, dtype=np.float32).reshape(-1, WIDTH)
+    entries = [_entry(number, 0, length) for number, length in enumerate(lengths)]
+    parts = split_rows(entries, rows, WIDTH)
+    assert parts is not None
+    pieces = [part.rows for part in parts]
+    assert all(piece is not None and np.shares_memory(piece, rows) for piece in pieces)
+    np.testing.assert_array_equal(np.concatenate([p for p in pieces if p is not None]), rows)
+
+
+@pytest.mark.parametrize("shape", [(4, WIDTH), (6, WIDTH), (5, WIDTH + 1), (5 * WIDTH,)])
+def test_rows_of_any_other_shape_do_not_fit(shape: tuple[int, ...]) -> None:
+    assert split_rows([_entry(1, 0, 5)], np.zeros(shape, np.float32), WIDTH) is None
+
+
+def test_rows_are_missed_where_they_must_be_and_refused_where_they_must_not() -> None:
+    assert split_rows([_entry(1, 0, 5)], None, WIDTH) is None
+    assert split_rows([_entry(1, 0, 5)], np.zeros((5, WIDTH), np.float32), None) is None
+    assert split_rows([_entry(1, 0, 5)], None, None) == [Part(_entry(1, 0, 5), None)]
+
+
+def test_a_chunk_is_what_is_not_held_yet_and_draws_only_where_it_may() -> None:
+    residency = _residency(3, held=4)
+    chunk = chunk_of(residency, _entry(3, 1, 7, sample=True), may_draw=True)
+    assert (chunk.seq, chunk.start, tuple(chunk.tokens), chunk.salt) == (3, 4, (4, 5, 6), 6)
+    assert chunk.draw is not None
+    assert (chunk.draw.position, list(chunk.draw.generated)) == (7, [2, 3, 4, 5, 6])
+    params = chunk.draw.params
+    assert (params.temperature, params.top_k, params.top_p, params.min_p, params.seed) == (
+        0.5,
+        4,
+        0.9,
+        0.1,
+        6,
+    )
+    assert chunk_of(residency, _entry(3, 1, 7, sample=True), may_draw=False).draw is None
+    assert chunk_of(residency, _entry(3, 1, 7), may_draw=True).draw is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6)), min_size=1, max_size=5))
+def test_inputs_are_the_rows_of_just_what_is_computed(shapes: list[tuple[int, int]]) -> None:
+    """shapes: tokens held of an entry of that many tokens, for each session."""
+    entries = [_entry(session, 0, count) for session, (_, count) in enumerate(shapes)]
+    rows = np.array([[e.session, p] for e in entries for p in range(e.stop)], np.float32)
+    parts = split_rows(entries, rows, WIDTH)
+    assert parts is not None
+    planned, want = [], []
+    for part, (held, count) in zip(parts, shapes, strict=True):
+        is_computed = held < count
+        planned.append(
+            Planned(part, _residency(part.entry.session, min(held, count)), 0 if is_computed else None)
+        )
+        want += [[part.entry.session, position] for position in range(held, count)]
+    if not want:
+        return
+    task = Task(Step(1, 1, DRIVER, (), tuple(entries)), parts, 0.0, rows=rows)
+    given_rows = input_rows(task, planned)
+    np.testing.assert_array_equal(given_rows, np.array(want, np.float32))
+    if len(want) == len(rows):
+        assert np.shares_memory(given_rows, rows)
+
+
+def test_the_rows_sent_on_are_the_engines_own_only_where_they_are_just_the_entries() -> None:
+    computed = Computed(np.array([[1, 4], [1, 5]], np.float32), (None,))
+    residency = _residency(1, held=6)
+    residency.journal.trim(4)
+    assert computed.rows is not None
+    residency.journal.append(2, computed.rows)
+    whole = Planned(Part(_entry(1, 4, 6), None), residency, 0)
+    assert output_rows([whole], computed) is computed.rows
+    longer = Planned(Part(_entry(1, 3, 6), None), residency, 0)
+    np.testing.assert_array_equal(output_rows([longer], computed), [[1, 3], [1, 4], [1, 5]])
+    held = Planned(Part(_entry(1, 0, 2), None), residency, None)
+    np.testing.assert_array_equal(output_rows([held], computed), [[1, 0], [1, 1]])
+    np.testing.assert_array_equal(output_rows([held], None), [[1, 0], [1, 1]])
+
+
+def test_outputs_carry_a_token_only_where_one_was_asked_for() -> None:
+    residency = _residency(1, held=4)
+    residency.drawn[4] = 77
+    planned = [
+        Planned(Part(_entry(1, 2, 4, sample=sample), None), residency, None) for sample in (True, False)
+    ]
+    assert [(o.start, o.stop, o.token) for o in outputs(planned)] == [(2, 4, 77), (2, 4, None)]
