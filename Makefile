@@ -1,0 +1,57 @@
+# Everything runs from .venv, which is made on first use. `make help` lists what there is.
+
+MODEL ?= qwen2.5-coder-1.5b
+PORT ?= 8000
+NODES ?= 3
+# Further flags of `shoal serve`, for example ARGS="--ctx 8192 --threads 4".
+ARGS ?=
+# Two processes: the suite waits for real Ray clusters and workers a good part of its time.
+PYTEST ?= .venv/bin/pytest -n 2 --dist loadfile
+
+PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,$(shell command -v $(name))))
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help serve test test-all check clean
+
+help:
+	@echo "make serve      fetch a small chat model, serve it on $(NODES) local nodes at http://127.0.0.1:$(PORT)"
+	@echo "                MODEL=/path/to/file.gguf PORT=9000 NODES=2 make serve    serves a file of yours"
+	@echo "make test       the everyday tests"
+	@echo "make test-all   also those that need large models or minutes"
+	@echo "make check      format, lint, types, import rules"
+	@echo "make clean      remove the environment and caches of tools (models and slices stay)"
+
+serve: .venv/run.stamp
+	@$(BIN)/shoal serve "$(MODEL)" --listen "127.0.0.1:$(PORT)" --nodes "$(NODES)" $(ARGS)
+
+test: .venv/dev.stamp
+	$(PYTEST) -m "not slow"
+
+test-all: .venv/dev.stamp
+	$(PYTEST)
+
+check: .venv/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+# ---------------------------------------------------------------- the environment
+
+# A stamp is as new as the pins it was installed from; changing those installs again.
+.venv/run.stamp: pyproject.toml constraints.txt | .venv/bin/pip
+	@echo "Installing Shoal. The first time this compiles llama.cpp: some minutes."
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+.venv/dev.stamp: pyproject.toml constraints.txt | .venv/bin/pip
+	@echo "Installing Shoal and its tools. The first time this compiles llama.cpp: some minutes."
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ .venv/run.stamp
+
+.venv/bin/pip:
+	@.ci/requirements "$(PYTHON)"
+	"$(PYTHON)" -m venv .venv
