@@ -8,7 +8,10 @@ ARGS ?=
 # Two processes: the suite waits for real Ray clusters and workers a good part of its time.
 PYTEST ?= .venv/bin/pytest -n 2 --dist loadfile
 
-PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,$(shell command -v $(name))))
+# The first that runs and is of a version that Shoal and Ray know.
+IS_FIT = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHON ?= $(or $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	"$$python" -c '$(IS_FIT)' 2>/dev/null && echo $$python && break; done),python3)
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all check clean
