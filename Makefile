@@ -25,7 +25,7 @@ help:
 	@echo "make clean      remove the environment and caches of tools (models and slices stay)"
 
 serve: .venv/run.stamp
-	@$(BIN)/shoal serve "$(MODEL)" --listen "127.0.0.1:$(PORT)" --nodes "$(NODES)" $(ARGS)
+	@exec $(BIN)/shoal serve "$(MODEL)" --listen "127.0.0.1:$(PORT)" --nodes "$(NODES)" $(ARGS)
 
 test: .venv/dev.stamp
 	$(PYTEST) -m "not slow"

@@ -63,7 +63,11 @@ def _start(controller: Controller, signals: StopSignals, notes: Console) -> None
         controller.start(report)
     plan = controller.plan
     slices = ", ".join(f"{node} {layers}" for node, layers in zip(plan.nodes, plan.ranges, strict=True))
-    notes.print(f"{plan.model_id} is up after {time.monotonic() - began_s:.1f} s: {slices}.", markup=False)
+    notes.print(
+        f"{plan.model_id} is up after {time.monotonic() - began_s:.1f} s: {slices}.",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 async def _serve(controller: Controller, signals: StopSignals, host: str, port: int, notes: Console) -> None:
