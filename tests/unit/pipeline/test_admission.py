@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import random
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.engine.interface import EngineLimits
 from shoal.pipeline.admission import Admission, Capacity
 
 
@@ -42,3 +46,35 @@ def test_no_slot_is_ever_given_twice() -> None:
             del slots[ended]
             admission.release(ended)
     assert slots
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 60)), max_size=40))
+def test_what_is_reserved_never_exceeds_the_capacity(changes: list[tuple[bool, int, int]]) -> None:
+    capacity = Capacity(cells=100, sequences=3, batch_tokens=8)
+    admission, held = Admission(capacity), dict[int, int]()
+    for reserves, session, tokens in changes:
+        if reserves and session not in held:
+            fits = len(held) < 3 and sum(held.values()) + tokens <= 100
+            assert (admission.try_reserve(session, tokens) is not None) == fits
+            if fits:
+                held[session] = tokens
+        elif not reserves:
+            admission.release(session)
+            held.pop(session, None)
+        assert (admission.num_sequences, admission.cells_reserved) == (len(held), sum(held.values()))
+
+
+def _limits(**changes: int) -> EngineLimits:
+    sizes = {"cells": 1000, "max_sequences": 8, "max_batch_tokens": 64, "row_width_out": 16} | changes
+    return EngineLimits(row_width_in=16, mixes_chunks=True, can_trim=True, state_bytes=0, **sizes)
+
+
+def test_the_smallest_stage_sets_each_limit() -> None:
+    stages = [_limits(cells=500), _limits(max_sequences=2), _limits(max_batch_tokens=32)]
+    assert Capacity.smallest(stages, journal_bytes=1 << 30) == Capacity(500, 2, 32)
+
+
+def test_what_may_be_journaled_limits_the_cells_too() -> None:
+    # 64 bytes a token on one stage and 256 on the other, which is the wider one.
+    stages = [_limits(), _limits(row_width_out=64)]
+    assert Capacity.smallest(stages, journal_bytes=256 * 70 + 255).cells == 70
