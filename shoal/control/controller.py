@@ -63,6 +63,7 @@ class Controller:
         self._is_warm = False
         self._is_stopping = False
         self._has_served = False
+        self._keeps_logs = False
 
     # ------------------------------------------------------------ start and stop
 
@@ -72,6 +73,13 @@ class Controller:
         Raises ConfigError kinds for what the operator can change, ClusterError where the
         cluster fails, and what `report` raises. Call `stop` in every case.
         """
+        try:
+            self._start(report)
+        except ShoalError:
+            self._keeps_logs = True  # the error may say where to read
+            raise
+
+    def _start(self, report: Report) -> None:
         plan = self._plan = make_start_plan(self._config, report)
         self._tokenizer = Tokenizer(plan.model_path)
         engines = self._cut(plan, report)
@@ -89,7 +97,8 @@ class Controller:
         report(StartPhase.WARM_UP, 1, 1)
 
     def stop(self) -> None:
-        """End all that was started, within 5 s. Idempotent.
+        """End all that was started, within 5 s. Idempotent. After a failure the logs stay, until
+        the next start.
 
         Raises ClusterError when a process survives.
         """
@@ -109,7 +118,7 @@ class Controller:
     def end_processes(self) -> None:
         """Kill every process that was started, at once and without a farewell. Idempotent."""
         if self._daemon is not None:
-            self._daemon.end()
+            self._daemon.end(keep_logs=self._keeps_logs)
 
     # ------------------------------------------------------------ what the gateway needs
 
@@ -274,6 +283,7 @@ class Controller:
             if self._is_stopping:
                 return
             self._lost[worker.worker] = cause
+            self._keeps_logs = True
         logger.error(
             "lost node %s with layers %s: %s; requests are refused until Shoal is started again",
             worker.node,

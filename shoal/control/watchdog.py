@@ -114,6 +114,8 @@ class _Watched:
             self.process_fd = os.pidfd_open(worker.pid)
         except ProcessLookupError:
             self.process_ended()
+        except OSError as error:  # some sandboxes have no pidfds: pings alone must do there
+            logger.info("worker %s is watched by pings only: %s", worker.worker, error)
 
     def process_ended(self) -> None:
         self.cause = f"its process {self.worker.pid} has ended"
