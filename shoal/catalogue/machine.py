@@ -15,7 +15,8 @@ class Speed:
     memory_bytes_per_s: reading weights. matrix_ops_per_s: where a step has at least
     `matrix_min_rows` tokens; vector_ops_per_s: below that (CPUs multiply few rows at a time one
     by one and reach about half their rate). An operation is one multiplication or one addition.
-    step_overhead_s: per step, whatever it holds.
+    step_overhead_s, layer_overhead_s: per step, and per layer in a step, whatever it holds (starting
+    kernels, waking threads).
     """
 
     memory_bytes_per_s: float
@@ -23,6 +24,7 @@ class Speed:
     vector_ops_per_s: float
     matrix_min_rows: int = 1
     step_overhead_s: float = 0.0
+    layer_overhead_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Derating:
     few_rows: float
     matrix_min_rows: int
     step_overhead_s: float
+    layer_overhead_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class MachineKind:
             vector_ops_per_s=matrix * self.derating.few_rows,
             matrix_min_rows=self.derating.matrix_min_rows,
             step_overhead_s=self.derating.step_overhead_s,
+            layer_overhead_s=self.derating.layer_overhead_s,
         )
 
     @property

@@ -59,6 +59,7 @@ class StageWork:
     cache_bytes: float
     ops: float
     num_rows: int
+    num_layers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ def stage_work(piece: SliceDemand, step: StepShape) -> StageWork:
     """Bytes and operations of `step` on the layers of `piece`.
 
     weights = sum over layers of trunk + distinct experts * expert bytes, + head if it samples
-    cache   = sequences * sum of (tokens attended * KV bytes a token + 2 * state bytes)
+    cache   = sequences * sum of (tokens attended * KV bytes a token + context * index bytes a token
+              + fixed bytes + 2 * state bytes)
     ops     = tokens * sum of (2 * active parameters + tokens attended * attention ops)
               + sampled * 2 * head parameters
     The embedding is a look-up of one row a token and is left out, as are activations.
@@ -103,7 +105,7 @@ def stage_work(piece: SliceDemand, step: StepShape) -> StageWork:
     for layer, count in piece.kinds:
         attended = layer.tokens_read(step.context_tokens)
         weights += count * _weights_read(layer, step.num_tokens)
-        cache += count * (attended * layer.kv_bytes_per_token + STATE_PASSES * layer.state_bytes)
+        cache += count * _cache_read(layer, attended, step.context_tokens)
         ops_per_token += count * (
             OPS_PER_PARAMETER * layer.active_parameters + attended * layer.attention_ops_per_cached_token
         )
@@ -114,6 +116,7 @@ def stage_work(piece: SliceDemand, step: StepShape) -> StageWork:
         cache_bytes=step.num_sequences * cache,
         ops=step.num_tokens * ops_per_token + step.num_sampled * OPS_PER_PARAMETER * piece.head_parameters,
         num_rows=step.num_tokens,
+        num_layers=piece.layers.num_layers,
     )
 
 
@@ -122,8 +125,13 @@ def _weights_read(layer: LayerDemand, num_tokens: int) -> float:
     return layer.trunk_bytes + experts * layer.expert_bytes
 
 
+def _cache_read(layer: LayerDemand, attended: int, context_tokens: int) -> float:
+    grown = attended * layer.kv_bytes_per_token + context_tokens * layer.index_bytes_per_token
+    return grown + layer.fixed_bytes + STATE_PASSES * layer.state_bytes
+
+
 def stage_time(work: StageWork, speed: Speed) -> StageTime:
-    """Roofline: bytes / memory rate against operations / compute rate, and the fixed overhead.
+    """Roofline: bytes / memory rate against operations / compute rate, and the fixed overheads.
 
     The compute rate is the matrix rate from `matrix_min_rows` rows on, the vector rate below.
     """
@@ -132,7 +140,7 @@ def stage_time(work: StageWork, speed: Speed) -> StageTime:
     return StageTime(
         memory_s=(work.weight_bytes + work.cache_bytes) / speed.memory_bytes_per_s,
         compute_s=work.ops / ops_per_s,
-        overhead_s=speed.step_overhead_s,
+        overhead_s=speed.step_overhead_s + work.num_layers * speed.layer_overhead_s,
     )
 
 

@@ -20,8 +20,10 @@ class LayerDemand:
     expert_*: one routed expert; num_experts 0 where the layer is dense. expert_row_values: values
     of the row that an expert takes and gives. kv_bytes_per_token: growth of a sequence's cache;
     kv_window_tokens: it stops growing there (None: never). kv_read_tokens: at most this many
-    cached tokens are read for one token (None: all held). state_bytes: of a sequence, whatever its
-    length, read and written for every token. attention_ops_per_cached_token: for one new token.
+    cached tokens are read for one token (None: all held). index_bytes_per_token: further growth that is
+    always read whole (it says which tokens to read). fixed_bytes: cache of a sequence whatever its
+    length. state_bytes: the same, read and written for every token. attention_ops_per_cached_token:
+    for one new token.
     """
 
     trunk_bytes: int
@@ -34,6 +36,8 @@ class LayerDemand:
     kv_bytes_per_token: float = 0.0
     kv_window_tokens: int | None = None
     kv_read_tokens: int | None = None
+    index_bytes_per_token: float = 0.0
+    fixed_bytes: int = 0
     state_bytes: int = 0
     attention_ops_per_cached_token: float = 0.0
 
@@ -58,7 +62,8 @@ class LayerDemand:
     def kv_bytes(self, context_tokens: int) -> float:
         """Bytes that a sequence of `context_tokens` holds in this layer."""
         held = context_tokens if self.kv_window_tokens is None else min(context_tokens, self.kv_window_tokens)
-        return held * self.kv_bytes_per_token + self.state_bytes
+        index = context_tokens * self.index_bytes_per_token
+        return held * self.kv_bytes_per_token + index + self.fixed_bytes + self.state_bytes
 
     def tokens_read(self, context_tokens: int) -> int:
         """Cached tokens that one new token attends to."""
@@ -96,9 +101,9 @@ class ModelDemand:
 
     row_values: width of the residual row. boundary_values: for each cut, before layer 1 up to
     before the last one, the values that cross it a token (Kimi K3 and DeepSeek V4 ship more than
-    one row). embedding_is_tied: the table is also the head, so the file has it once, but a cut model
-    needs it at both ends. trained_context_tokens: the longest context it was made for. notes: what
-    the figures leave out.
+    one row). embedding_*: looked up by token, held by the first slice. tied_*: the part of the
+    embedding that is also the head, so that one file has it once, but a cut model at both ends.
+    trained_context_tokens: the longest context it was made for. notes: what the figures leave out.
     """
 
     name: str
@@ -108,9 +113,10 @@ class ModelDemand:
     boundary_values: tuple[int, ...]
     embedding_bytes: int
     embedding_parameters: int
-    embedding_is_tied: bool
     head_bytes: int
     head_parameters: int
+    tied_bytes: int
+    tied_parameters: int
     trained_context_tokens: int
     notes: tuple[str, ...] = ()
 
@@ -121,13 +127,13 @@ class ModelDemand:
     @property
     def weight_bytes(self) -> int:
         """Of the model's file: a tied table counts once."""
-        table = 0 if self.embedding_is_tied else self.embedding_bytes
-        return sum(layer.weight_bytes for layer in self.layers) + table + self.head_bytes
+        body = sum(layer.weight_bytes for layer in self.layers)
+        return body + self.embedding_bytes + self.head_bytes - self.tied_bytes
 
     @property
     def parameters(self) -> int:
-        table = 0 if self.embedding_is_tied else self.embedding_parameters
-        return sum(layer.parameters for layer in self.layers) + table + self.head_parameters
+        body = sum(layer.parameters for layer in self.layers)
+        return body + self.embedding_parameters + self.head_parameters - self.tied_parameters
 
     @property
     def active_parameters(self) -> int:
@@ -142,7 +148,10 @@ class ModelDemand:
     @property
     def kv_bytes_per_token(self) -> float:
         """Growth of the cache beyond every window."""
-        return sum(layer.kv_bytes_per_token for layer in self.layers if layer.kv_window_tokens is None)
+        return sum(
+            layer.index_bytes_per_token + (layer.kv_bytes_per_token if layer.kv_window_tokens is None else 0)
+            for layer in self.layers
+        )
 
     @property
     def state_bytes(self) -> int:
@@ -161,11 +170,11 @@ class ModelDemand:
         """The figures of `layers`; the first slice holds the embedding table, the last the head."""
         is_first, is_last = layers.start == 0, layers.end == self.num_layers
         # A tied table is held once where one machine has both ends.
-        needs_table = is_first and not (is_last and self.embedding_is_tied)
+        tied_bytes = self.tied_bytes if is_last else 0
         return SliceDemand(
             layers=layers,
             kinds=tuple(Counter(self.layers[layers.start : layers.end]).items()),
-            embedding_bytes=self.embedding_bytes if needs_table else 0,
+            embedding_bytes=self.embedding_bytes - tied_bytes if is_first else 0,
             head_bytes=self.head_bytes if is_last else 0,
             head_parameters=self.head_parameters if is_last else 0,
         )

@@ -37,21 +37,27 @@ def model_of(*layers: LayerDemand, tied: bool = False) -> ModelDemand:
         boundary_values=tuple(10 * (cut + 1) for cut in range(len(layers) - 1)),
         embedding_bytes=70,
         embedding_parameters=35,
-        embedding_is_tied=tied,
         head_bytes=70,
         head_parameters=35,
+        tied_bytes=70 if tied else 0,
+        tied_parameters=35 if tied else 0,
         trained_context_tokens=4096,
     )
 
 
 def test_a_stage_takes_the_longer_of_reading_and_computing_and_its_overhead() -> None:
     speed = Speed(
-        100.0, matrix_ops_per_s=1000.0, vector_ops_per_s=500.0, matrix_min_rows=4, step_overhead_s=1.0
+        100.0,
+        matrix_ops_per_s=1000.0,
+        vector_ops_per_s=500.0,
+        matrix_min_rows=4,
+        step_overhead_s=0.5,
+        layer_overhead_s=0.25,
     )
-    reading = stage_time(StageWork(300.0, 100.0, ops=1000.0, num_rows=1), speed)
+    reading = stage_time(StageWork(300.0, 100.0, ops=1000.0, num_rows=1, num_layers=2), speed)
     assert (reading.memory_s, reading.compute_s, reading.total_s) == (4.0, 2.0, 5.0)
     assert reading.bound == "memory"
-    computing = stage_time(StageWork(300.0, 100.0, ops=5000.0, num_rows=4), speed)
+    computing = stage_time(StageWork(300.0, 100.0, ops=5000.0, num_rows=4, num_layers=2), speed)
     assert (computing.compute_s, computing.total_s, computing.bound) == (5.0, 6.0, "compute")
 
 
