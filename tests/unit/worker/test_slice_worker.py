@@ -1,0 +1,223 @@
+"""One worker on real sockets and threads, spoken to by a head of this test."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from shoal.core.config import EngineConfig, WorkerConfig
+from shoal.core.errors import ClusterError
+from shoal.core.placement import DRIVER, NodeId, WorkerId, WorkerInfo
+from shoal.core.specs import LayerRange
+from shoal.wire.channel import Channel
+from shoal.wire.control import ControlClient
+from shoal.wire.curve import SecureContext, zmq_address
+from shoal.wire.messages import (
+    Close,
+    Closed,
+    Entry,
+    Live,
+    Message,
+    Open,
+    Pong,
+    Received,
+    Result,
+    StageReport,
+    Step,
+)
+from shoal.worker import slice_worker
+from shoal.worker.slice_worker import EXIT_BROKEN, EXIT_LEASE_ENDED, SliceWorker
+
+DEADLINE_S = 5.0
+ME = WorkerId("w0")
+
+
+class Head:
+    """What a worker sees of the head: a driver's channel and a control client."""
+
+    def __init__(self, lease_s: float = 30.0) -> None:
+        self.secure = SecureContext()
+        self.channel = Channel(self.secure, "127.0.0.1")
+        self.exits: list[int] = []
+        engine = EngineConfig("digest", None, None, n_vocab=97)
+        config = WorkerConfig(
+            ME, NodeId("box"), LayerRange(0, 2), 2, engine, self.secure.public_key, lease_s=lease_s
+        )
+        self.worker = SliceWorker(config, end_process=self.exits.append)
+        self._heard: list[Message] = []
+
+    def start(self) -> None:
+        self.listening = self.worker.start()
+        self.channel.set_peers({ME: self.listening.endpoint})
+        self.worker.set_peers({DRIVER: self.channel.endpoint}, 1)
+
+    def control(self) -> ControlClient:
+        heard = self.listening
+        info = WorkerInfo(ME, NodeId("box"), LayerRange(0, 2), heard.endpoint, heard.control_port, heard.pid)
+        return ControlClient(self.secure, info)
+
+    def send_step(self, start: int = 0, step_id: int = 1) -> None:
+        entry = Entry(1, 0, start, (start, start + 1), True)
+        opens = (Open(1, 0, 2, 50, 0.0, 0, 1.0, 0.0, 0),) if start == 0 else ()
+        self.channel.send(ME, Step(1, step_id, DRIVER, (DRIVER,), (entry,), opens))
+
+    def hear(self, kind: type) -> Message:
+        """The next message of a kind; fails when none comes."""
+        give_up_s = time.monotonic() + DEADLINE_S
+        while True:
+            for message in self._heard:
+                if isinstance(message, kind):
+                    self._heard.remove(message)
+                    return message
+            assert time.monotonic() < give_up_s, f"no {kind.__name__}, only {self._heard}"
+            self._heard += [arrival.message for arrival in self.channel.receive(0.1)]
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        give_up_s = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < give_up_s
+            self._heard += [arrival.message for arrival in self.channel.receive(0.02)]
+
+    def close(self) -> None:
+        self.worker.stop()
+        self.channel.close()
+        self.secure.close()
+
+
+@pytest.fixture
+def head() -> Iterator[Head]:
+    head = Head()
+    head.start()
+    yield head
+    head.close()
+
+
+class Gate:
+    """Holds the engine inside a batch until it is let go."""
+
+    def __init__(self, worker: SliceWorker) -> None:
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        worker._engine._fails = self._wait  # type: ignore[attr-defined]
+
+    def _wait(self, chunks: object) -> bool:
+        self.entered.set()
+        assert self.go_on.wait(DEADLINE_S)
+        return False
+
+
+def test_a_step_is_received_computed_reported_and_answered(head: Head) -> None:
+    head.send_step()
+    assert head.hear(Received) == Received(1, 1, ME)
+    result = head.hear(Result)
+    assert isinstance(result, Result)
+    assert [(o.start, o.stop, o.token is None) for o in result.outputs] == [(0, 2, False)]
+    report = head.hear(StageReport)
+    assert isinstance(report, StageReport)
+    assert (report.step_id, report.held) == (1, ((1, 2),))
+
+
+def test_while_it_computes_it_still_hears_and_answers(head: Head) -> None:
+    gate = Gate(head.worker)
+    head.send_step()
+    assert gate.entered.wait(DEADLINE_S)
+    head.send_step(2, step_id=2)
+    head.channel.send(ME, Close((77,)))
+    assert head.hear(Closed) == Closed((77,), ME)
+    with head.control() as control:
+        pong = control.ping(DEADLINE_S)
+        assert (pong.computing_step, pong.last_step_received, pong.sessions, pong.epoch) == (1, 2, 1, 1)
+        gate.go_on.set()
+        head.hear(Result)
+        head.hear(Result)
+        idle = control.ping(DEADLINE_S)
+    assert isinstance(idle, Pong)
+    assert idle.computing_step is None
+    assert idle.progress > pong.progress
+
+
+def test_garbage_does_not_end_it(head: Head) -> None:
+    endpoint = head.listening.endpoint
+    with head.secure.client_socket(zmq.PUSH, endpoint.public_key) as rogue:
+        rogue.connect(zmq_address(endpoint.address, endpoint.port))
+        for frames in ([b"\x93\xa6closed\x90\xa1\xff"], [b"x" * 100], [b""] * 9, [b"\x91" * 50_000]):
+            rogue.send_multipart(frames)
+        head.wait_until(lambda: head.worker._channel.bad_messages == 4)
+    head.send_step()
+    head.hear(Result)
+    assert head.exits == []
+
+
+def test_without_a_word_from_the_head_its_lease_ends() -> None:
+    head = Head(lease_s=0.3)
+    head.start()
+    try:
+        head.wait_until(lambda: bool(head.exits))
+        assert set(head.exits) == {EXIT_LEASE_ENDED}
+    finally:
+        head.close()
+
+
+@pytest.mark.parametrize("renewed_by", ["heartbeat", "call"])
+def test_a_word_from_the_head_renews_the_lease(renewed_by: str) -> None:
+    head = Head(lease_s=30.0)
+    head.start()
+    try:
+        soon_s = time.monotonic() + 1.0
+        head.worker._lease_ends_s = soon_s
+        if renewed_by == "call":
+            head.worker.renew_lease()
+        else:
+            head.channel.send(ME, Live(1, 0, ()))
+        head.wait_until(lambda: head.worker._lease_ends_s > soon_s)
+    finally:
+        head.close()
+    assert head.exits == []
+
+
+def test_a_worker_whose_thread_dies_of_a_bug_does_not_look_alive(
+    head: Head, caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(chunks: object) -> bool:
+        raise TypeError("a bug")
+
+    head.worker._engine._fails = breaks  # type: ignore[attr-defined]
+    head.send_step()
+    head.wait_until(lambda: bool(head.exits))
+    assert head.exits == [EXIT_BROKEN]
+    assert "a bug" in caplog.text
+
+
+def test_new_peers_that_are_not_taken_up_are_an_error(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slice_worker, "STOP_DEADLINE_S", 0.1)
+    head.worker._stopping.set()
+    head.worker._channel.wake()
+    for thread in head.worker._threads[:1]:
+        thread.join(DEADLINE_S)
+    with pytest.raises(ClusterError, match="did not take its new peers up"):
+        head.worker.set_peers({}, 2)
+    head.worker._stopping.clear()
+
+
+def test_new_peers_are_in_force_when_the_call_returns(head: Head) -> None:
+    head.worker.set_peers({DRIVER: head.channel.endpoint}, 7, WorkerId("w9"))
+    assert (head.worker._core.epoch, head.worker._core.predecessor) == (7, "w9")
+    head.send_step()  # of epoch 1
+    head.channel.send(ME, Close((1,)))
+    head.hear(Closed)
+    assert head._heard == []
+
+
+def test_stop_ends_its_threads_and_may_be_called_again(head: Head) -> None:
+    head.worker.stop()
+    head.worker.stop()
+    assert [thread for thread in threading.enumerate() if thread.name in ("shoal-io", "shoal-compute")] == []
+
+
+def test_stop_before_start_does_nothing() -> None:
+    head = Head()
+    head.worker.stop()
+    head.close()
