@@ -13,10 +13,13 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.core.errors import EngineError, InvariantBroken, KvExhausted
 from shoal.core.specs import LayerRange
-from shoal.engine.interface import Chunk, Computed, Draw, EngineLimits, Rows
+from shoal.engine.adjusted_logits import adjusted
+from shoal.engine.interface import Chunk, Computed, Draw, Drawn, EngineLimits, Rows
+from shoal.engine.logprobs import logprobs_of
 
 DIGEST_BYTES = 16
 ROW_WIDTH = DIGEST_BYTES // 4
@@ -94,15 +97,15 @@ class DigestEngine:
                 self.clear(chunk.seq)
             raise EngineError("the digest engine was told to fail this batch")
         outputs: list[bytes] = []
-        drawn: list[int | None] = []
+        draws: list[Drawn | None] = []
         for chunk in chunks:
             offset = len(outputs)
             outputs.extend(self._run_chunk(chunk, rows, offset))
-            drawn.append(None if chunk.draw is None else self._draw(outputs[-1], chunk.draw))
+            draws.append(None if chunk.draw is None else self._draw(outputs[-1], chunk.draw))
         if self._is_last:
-            return Computed(None, tuple(drawn))
+            return Computed.by_last_slice(draws)
         out = np.frombuffer(b"".join(outputs), np.float32).reshape(total, ROW_WIDTH)
-        return Computed(out, tuple(drawn))
+        return Computed(out, (None,) * len(chunks))
 
     def clear(self, seq: int) -> None:
         """See engine/interface.py."""
@@ -154,8 +157,26 @@ class DigestEngine:
             outputs.append(value)
         return outputs
 
-    def _draw(self, hidden: bytes, draw: Draw) -> int:
-        """Greedy depends on the hidden state alone, sampling on seed and position too."""
-        sampled = draw.params.temperature > 0
-        key = struct.pack("<Qq", draw.params.seed, draw.position) if sampled else b""
-        return int.from_bytes(_hash(b"draw", hidden, key)[:8], "little") % self._n_vocab
+    def _draw(self, hidden: bytes, draw: Draw) -> Drawn:
+        """Greedy depends on the hidden state alone, sampling on seed and position too. Logits, of
+        which the token is the highest, exist only where something is asked of them."""
+        params = draw.params
+        key = struct.pack("<Qq", params.seed, draw.position) if params.temperature > 0 else b""
+        number = int.from_bytes(_hash(b"draw", hidden, key)[:8], "little")
+        token = number % self._n_vocab
+        if not params.logit_bias and not params.has_penalties and params.top_logprobs is None:
+            return Drawn(token, None)
+        logits = _logits(number, token, self._n_vocab)
+        token = int(adjusted(logits, draw).argmax())
+        num_top = params.top_logprobs
+        return Drawn(token, None if num_top is None else logprobs_of(logits, token, num_top))
+
+
+def _logits(number: int, highest: int, n_vocab: int) -> NDArray[np.float32]:
+    """Numbers from -4 to 4 that depend on `number`, and 5 for one token: mixed as in splitmix64."""
+    mixed = np.arange(n_vocab, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(number)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    logits = (mixed >> np.uint64(40)).astype(np.float32) * np.float32(8 / 2**24) - np.float32(4)
+    logits[highest] = 5
+    return logits

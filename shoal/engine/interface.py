@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.sequence import SamplingParams
+from shoal.core.sequence import Logprobs, SamplingParams
 from shoal.core.specs import LayerRange
 
 Rows = NDArray[np.float32]
@@ -46,7 +46,7 @@ class Draw:
     """What picking one token depends on, beside the logits.
 
     position: of the token to be drawn. generated: the tokens of this answer so far (not the
-    prompt), for penalties.
+    prompt); it may be empty where `params` has no penalties.
     """
 
     params: SamplingParams
@@ -68,13 +68,33 @@ class Chunk:
     salt: int = 0
 
 
+class Drawn(NamedTuple):
+    """A token that was picked; with its logprobs where the draw asked for them."""
+
+    token: int
+    logprobs: Logprobs | None
+
+
 @dataclass(frozen=True, slots=True)
 class Computed:
     """rows: `[num_tokens, row_width_out]` in chunk order, valid for as long as it is referenced;
-    None from the last slice. drawn: one entry a chunk, the token picked or None."""
+    None from the last slice. drawn: one entry a chunk, the token picked or None. logprobs: those
+    of each token that was drawn with them; empty where nothing was."""
 
     rows: Rows | None
     drawn: tuple[int | None, ...]
+    logprobs: tuple[Logprobs | None, ...] = ()
+
+    @classmethod
+    def by_last_slice(cls, draws: Sequence[Drawn | None]) -> Computed:
+        """What the last slice has: one entry a chunk."""
+        tokens = tuple(None if drawn is None else drawn.token for drawn in draws)
+        return cls(None, tokens, tuple(None if drawn is None else drawn.logprobs for drawn in draws))
+
+    def drawn_behind(self, chunk: int) -> Drawn | None:
+        """What was picked behind one chunk of the batch."""
+        token = self.drawn[chunk]
+        return None if token is None else Drawn(token, self.logprobs[chunk] if self.logprobs else None)
 
 
 class Engine(Protocol):

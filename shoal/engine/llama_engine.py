@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from shoal.core.config import EngineConfig
 from shoal.core.errors import ConfigError, EngineError, InvariantBroken, KvExhausted
 from shoal.core.specs import LayerRange
-from shoal.engine.interface import Chunk, Computed, Draw, EngineLimits, Rows
+from shoal.engine.interface import Chunk, Computed, Drawn, EngineLimits, Rows
 from shoal.engine.llama_batch import LlamaBatch
 from shoal.engine.llama_runtime import llama_runtime
 from shoal.engine.llama_slice import LlamaSlice
-from shoal.engine.sampling import draw_token
+from shoal.engine.sampling import pick
 from shoal.model.embedding import EmbeddingTable
 
 _WHOLE = -1  # llama.cpp's "from the beginning" and "to the end" of a sequence
@@ -77,7 +77,7 @@ class LlamaEngine:
             self._decode()
             if self._is_last:
                 self._tap.raise_error()
-                computed = Computed(None, tuple(self._draws(chunks)))
+                computed = Computed.by_last_slice(self._draws(chunks))
             else:
                 computed = Computed(self._take_rows(chunks), (None,) * len(chunks))
         except BaseException:
@@ -217,16 +217,13 @@ class LlamaEngine:
         if not llama_cpp.llama_memory_seq_rm(self._slice.memory, seq, length, _WHOLE):
             raise EngineError(f"Sequence {seq} on layers {self._layers} cannot go back to {length} tokens.")
 
-    def _draws(self, chunks: Sequence[Chunk]) -> list[int | None]:
-        drawn: list[int | None] = []
+    def _draws(self, chunks: Sequence[Chunk]) -> list[Drawn | None]:
+        draws: list[Drawn | None] = []
         end = 0
         for chunk in chunks:
             end += len(chunk.tokens)
-            drawn.append(None if chunk.draw is None else self._draw(end - 1, chunk.draw))
-        return drawn
-
-    def _draw(self, row: int, draw: Draw) -> int:
-        return draw_token(self._logits(row), draw)
+            draws.append(None if chunk.draw is None else pick(self._logits(end - 1), chunk.draw))
+        return draws
 
     def _logits(self, row: int) -> NDArray[np.float32]:
         """llama.cpp's own buffer, overwritten by the next batch: [n_vocab]."""

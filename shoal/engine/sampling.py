@@ -1,9 +1,9 @@
 """Picking one token from a row of logits.
 
-A pure function of (logits, parameters, seed, position): no generator is carried from token to
-token, so that a stage that takes over in mid-answer draws what the lost one would have drawn.
-The filters are llama.cpp's samplers, in its order; temperature and the draw are ours. Called by
-engines on the last slice; knows nothing of sequences or caches.
+A pure function of (logits, parameters, seed, position, tokens so far): nothing is carried from
+token to token, so that a stage that takes over in mid-answer draws what the lost one would have
+drawn. The filters are llama.cpp's samplers, in its order; bias, penalties, temperature and the
+draw are ours. Called by engines on the last slice; knows nothing of sequences or caches.
 """
 
 from __future__ import annotations
@@ -19,23 +19,33 @@ from numpy.typing import NDArray
 
 from shoal.core.errors import EngineError, InvariantBroken
 from shoal.core.sequence import SamplingParams
-from shoal.engine.interface import Draw
+from shoal.engine.adjusted_logits import adjusted
+from shoal.engine.interface import Draw, Drawn
+from shoal.engine.logprobs import logprobs_of
 
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """The memory layout of llama.cpp's `llama_token_data`."""
 
 
+def pick(logits: NDArray[np.float32], draw: Draw) -> Drawn:
+    """Pick the token at `draw.position`, with its logprobs where asked for. See `draw_token`."""
+    token, num_top = draw_token(logits, draw), draw.params.top_logprobs
+    return Drawn(token, None if num_top is None else logprobs_of(logits, token, num_top))
+
+
 def draw_token(logits: NDArray[np.float32], draw: Draw) -> int:
     """Pick the token at `draw.position`.
 
-    logits: float32 [n_vocab], left unchanged. Temperature 0 takes the highest logit, the lowest
-    id on a tie. Otherwise top_k, top_p and min_p filter in this order, what is left is weighed by
-    softmax(logit / temperature), and `uniform` picks among it in ascending order of ids.
+    logits: float32 [n_vocab], left unchanged. They are `adjusted` first. Then temperature 0 takes
+    the highest, the lowest id on a tie. Otherwise top_k, top_p and min_p filter in this order, what
+    is left is weighed by softmax(logit / temperature), and `uniform` picks among it in ascending
+    order of ids.
     Raises EngineError when a logit is NaN or infinite, InvariantBroken on parameters that the
     door should have refused.
     """
     params = draw.params
     _check(logits, params)
+    logits = adjusted(logits, draw)
     if params.temperature == 0:
         return int(logits.argmax())
     ids, kept = _filter(logits, params)
@@ -77,10 +87,15 @@ def _filter(
 ) -> tuple[NDArray[np.int32] | None, NDArray[np.float32]]:
     """Ids, ascending (None: all of them), and logits of the candidates that pass the filters."""
     top_k = params.top_k if params.top_k < len(logits) else 0
+    ids: NDArray[np.int32] | None = None
+    if params.logit_bias:
+        # Banned ones go first: minus infinity is not for llama.cpp's samplers.
+        ids = np.flatnonzero(logits > -np.inf).astype(np.int32)
+        logits = logits[ids]
     if not top_k and params.top_p >= 1 and params.min_p <= 0:
-        return None, logits
+        return ids, logits
     candidates = np.empty(len(logits), dtype=_CANDIDATE)
-    candidates["id"] = np.arange(len(logits), dtype=np.int32)
+    candidates["id"] = np.arange(len(logits), dtype=np.int32) if ids is None else ids
     candidates["logit"] = logits
     with _chain(top_k, params.top_p, params.min_p) as chain:
         array = llama_cpp.llama_token_data_array(

@@ -7,11 +7,12 @@ thread makes for it; events go back in one wake-up of the loop for all that a me
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -19,11 +20,11 @@ from typing import TypeVar
 from shoal.core.config import DriverConfig
 from shoal.core.errors import ClusterError, NotReady, ShoalError
 from shoal.core.placement import Endpoint, Placement, WorkerId
-from shoal.core.sequence import Finished, GenerateEvent, GenerateRequest, SessionId
+from shoal.core.sequence import ChoiceEvent, Finished, GenerateEvent, GenerateRequest, SessionId
 from shoal.engine.interface import EngineLimits
 from shoal.pipeline.admission import Capacity
 from shoal.pipeline.protocol import Deliver, DriverCore, SendTo
-from shoal.pipeline.session import Vocabulary
+from shoal.pipeline.vocabulary import Vocabulary
 from shoal.wire.channel import Channel
 from shoal.wire.curve import SecureContext
 from shoal.wire.messages import ToDriver
@@ -59,11 +60,12 @@ class DriverStatistics:
 
 @dataclass(slots=True)
 class _Reader:
-    """Who reads a session's events, in its own asyncio loop."""
+    """Who reads the events of a request's sessions, in its own asyncio loop. choices: the sessions
+    that have not ended, each with its choice's number."""
 
     loop: asyncio.AbstractEventLoop
-    events: asyncio.Queue[GenerateEvent | ShoalError] = field(default_factory=asyncio.Queue)
-    session: SessionId | None = None
+    events: asyncio.Queue[ChoiceEvent | ShoalError] = field(default_factory=asyncio.Queue)
+    choices: dict[SessionId, int] = field(default_factory=dict)
 
 
 class Driver:
@@ -151,30 +153,46 @@ class Driver:
         return self._call(self._statistics).result(CALL_DEADLINE_S)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
+        """`generate_choices` of one request alone."""
+        async with contextlib.aclosing(self.generate_choices((request,))) as events:
+            async for _, event in events:
+                yield event
+
+    async def generate_choices(
+        self, requests: Sequence[GenerateRequest]
+    ) -> AsyncGenerator[ChoiceEvent, None]:
         """See pipeline/interface.py."""
         reader = _Reader(asyncio.get_running_loop())
-        ended = False
+        num_unfinished = len(requests)
         try:
-            await asyncio.wrap_future(self._call(lambda: self._submit(request, reader)))
-            while not ended:
+            await asyncio.wrap_future(self._call(lambda: self._submit(requests, reader)))
+            while num_unfinished:
                 event = await reader.events.get()
-                ended = not isinstance(event, GenerateEvent) or isinstance(event, Finished)
                 if isinstance(event, ShoalError):
                     raise event
+                num_unfinished -= isinstance(event[1], Finished)
                 yield event
         finally:
-            if not ended:
+            if num_unfinished:
                 self._post(lambda: self._abandon(reader))
 
     # ------------------------------------------------------------ calls, made in the driver's thread
 
-    def _submit(self, request: GenerateRequest, reader: _Reader) -> None:
-        reader.session = self._core.submit(request, time.monotonic())
-        self._readers[reader.session] = reader
+    def _submit(self, requests: Sequence[GenerateRequest], reader: _Reader) -> None:
+        sessions = self._core.submit_choices(requests, time.monotonic())
+        reader.choices = {session: choice for choice, session in enumerate(sessions)}
+        self._readers.update(dict.fromkeys(sessions, reader))
 
     def _abandon(self, reader: _Reader) -> None:
-        if reader.session is not None and self._readers.pop(reader.session, None) is not None:
-            self._core.cancel(reader.session, time.monotonic())
+        for session in list(reader.choices):
+            self._forget(session)
+            self._core.cancel(session, time.monotonic())
+
+    def _forget(self, session: SessionId) -> None:
+        """Nothing more is delivered for a session."""
+        reader = self._readers.pop(session, None)
+        if reader is not None:
+            del reader.choices[session]
 
     def _statistics(self) -> DriverStatistics:
         core, figures = self._core, self._core.statistics
@@ -257,13 +275,19 @@ class Driver:
             self._hand_over(loop, batch)
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[_Reader, Deliver]]) -> None:
-        for _, action in batch:
-            if isinstance(action.event, Finished | ShoalError):
-                self._readers.pop(action.session, None)
+        events: list[tuple[_Reader, ChoiceEvent | ShoalError]] = []
+        for reader, action in batch:
+            event = action.event
+            if isinstance(event, ShoalError):
+                events.append((reader, event))
+            else:
+                events.append((reader, (reader.choices[action.session], event)))
+            if isinstance(event, Finished | ShoalError):
+                self._forget(action.session)
 
         def put() -> None:
-            for reader, action in batch:
-                reader.events.put_nowait(action.event)
+            for reader, event in events:
+                reader.events.put_nowait(event)
 
         try:
             loop.call_soon_threadsafe(put)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
-from shoal.core.sequence import GenerateEvent, GenerateRequest
+from shoal.core.sequence import ChoiceEvent, GenerateEvent, GenerateRequest
 from shoal.core.status import ClusterStatus
 
 
@@ -18,11 +18,17 @@ class TextGenerator(Protocol):
         ...
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
-        """Admit the request and yield its text as it is made; the last event is `Finished`.
+        """`generate_choices` of one request alone."""
+        ...
 
+    def generate_choices(self, requests: Sequence[GenerateRequest]) -> AsyncGenerator[ChoiceEvent, None]:
+        """Admit the choices of one request, and yield the text of each as it is made.
+
+        The last event of each choice is `Finished`; after the last of all the generator ends.
         Raises at the first step, with nothing spent: ContextLengthExceeded, Overloaded,
-        NotReady. Raises later, after some text: NodeLost, StageTimeout, Cancelled. Closing the
-        generator, or cancelling the task that reads it, frees the session on every stage.
+        NotReady. Raises later, after some text, when any choice fails: NodeLost, StageTimeout,
+        Cancelled; the others then end too. Closing the generator, or cancelling the task that
+        reads it, frees the sessions on every stage.
         """
         ...
 

@@ -23,12 +23,13 @@ from shoal.core.errors import (
     StageTimeout,
 )
 from shoal.core.placement import DRIVER, WorkerId
-from shoal.core.sequence import Finished, FinishReason, GenerateEvent, GenerateRequest, SessionId, TextDelta
+from shoal.core.sequence import Finished, FinishReason, GenerateEvent, GenerateRequest, Logprobs, SessionId
 from shoal.pipeline.admission import Admission, Capacity
 from shoal.pipeline.scheduler import Scheduler, StepChoice
-from shoal.pipeline.session import Phase, Session, Vocabulary
+from shoal.pipeline.session import Phase, Session
 from shoal.pipeline.stage_statistics import StageStatistics
 from shoal.pipeline.steps_in_flight import StepRecord, StepsInFlight
+from shoal.pipeline.vocabulary import Vocabulary
 from shoal.wire.messages import (
     Close,
     Closed,
@@ -149,25 +150,26 @@ class DriverCore:
 
     def submit(self, request: GenerateRequest, now_s: float) -> SessionId:
         """Take a request in. Raises NotReady, ContextLengthExceeded or Overloaded, with nothing kept."""
+        return self.submit_choices((request,), now_s)[0]
+
+    def submit_choices(self, requests: Sequence[GenerateRequest], now_s: float) -> list[SessionId]:
+        """Take the choices of one request in, all or, with an error as from `submit`, none.
+
+        They pass the queue's bound together: what may wait is a request, however many choices it has.
+        """
         if self._route is None:
             raise NotReady(f"Not ready: {self._why_not_ready}.", retry_after_s=RETRY_AFTER_S)
-        limit = min(self.n_ctx, self.admission.capacity.cells)
-        if len(request.prompt_tokens) + request.max_tokens > limit:
-            raise ContextLengthExceeded(
-                prompt_tokens=len(request.prompt_tokens),
-                max_tokens=request.max_tokens,
-                n_ctx=limit,
-                param="messages",
-            )
+        for request in requests:
+            self._check_length(request)
         if len(self._waiting) >= self._config.max_waiting:
             raise Overloaded(
                 f"{len(self._waiting)} requests are waiting already.", retry_after_s=RETRY_AFTER_S
             )
-        session = Session(SessionId(self._next_session), request)
-        self._next_session += 1
-        self._waiting.append(session)
+        sessions = [SessionId(self._next_session + number) for number in range(len(requests))]
+        self._next_session += len(requests)
+        self._waiting.extend(map(Session, sessions, requests))
         self._proceed(now_s)
-        return session.session
+        return sessions
 
     def cancel(self, session: SessionId, now_s: float) -> None:
         """Nobody reads this session any more: free it on every stage. Idempotent."""
@@ -245,6 +247,16 @@ class DriverCore:
         """The head ends: tell every reader."""
         self.fail_all(Cancelled("The server is shutting down."), now_s)
 
+    def _check_length(self, request: GenerateRequest) -> None:
+        limit = min(self.n_ctx, self.admission.capacity.cells)
+        if len(request.prompt_tokens) + request.max_tokens > limit:
+            raise ContextLengthExceeded(
+                prompt_tokens=len(request.prompt_tokens),
+                max_tokens=request.max_tokens,
+                n_ctx=limit,
+                param="messages",
+            )
+
     # ------------------------------------------------------------ scheduling
 
     def _proceed(self, now_s: float) -> None:
@@ -320,12 +332,12 @@ class DriverCore:
             del session.in_flight[start]
             self._steps.settle(session.session, start)
         if output.token is not None:
-            self._emit(session, output.token, now_s)
+            self._emit(session, output.token, output.logprobs, now_s)
 
-    def _emit(self, session: Session, token: int, now_s: float) -> None:
-        text, reason = session.accept(token, self._vocabulary)
-        if text:
-            self._actions.append(Deliver(session.session, TextDelta(text)))
+    def _emit(self, session: Session, token: int, logprobs: Logprobs | None, now_s: float) -> None:
+        delta, reason = session.accept(token, self._vocabulary, logprobs)
+        if delta is not None:
+            self._actions.append(Deliver(session.session, delta))
         if reason is not None:
             self._finish(session, reason, now_s)
 

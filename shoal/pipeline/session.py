@@ -8,20 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
-from shoal.core.sequence import FinishReason, GenerateRequest, SessionId
+from shoal.core.sequence import FinishReason, GenerateRequest, Logprobs, SessionId, TextDelta, TokenLogprobs
+from shoal.pipeline.held_logprobs import HeldLogprobs
 from shoal.pipeline.text_stream import TextStream
+from shoal.pipeline.vocabulary import Vocabulary, name_logprobs
 from shoal.wire.messages import Entry, Open
-
-
-class Vocabulary(Protocol):
-    """What the driver must know of the model's tokens."""
-
-    @property
-    def eog_tokens(self) -> frozenset[int]: ...
-
-    def token_bytes(self, token: int) -> bytes: ...
 
 
 class Phase(Enum):
@@ -50,6 +42,7 @@ class Session:
     in_flight: dict[int, Entry] = field(default_factory=dict)
     opened: bool = False
     text: TextStream = field(default_factory=TextStream)
+    held_logprobs: HeldLogprobs = field(default_factory=HeldLogprobs)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_tokens)
@@ -69,18 +62,7 @@ class Session:
 
     def open_message(self) -> Open:
         assert self.slot is not None, f"session {self.session} is not admitted"
-        s = self.request.sampling
-        return Open(
-            self.session,
-            self.slot,
-            self.prompt_length,
-            self.reserved_tokens,
-            s.temperature,
-            s.top_k,
-            s.top_p,
-            s.min_p,
-            s.seed,
-        )
+        return Open(self.session, self.slot, self.prompt_length, self.reserved_tokens, self.request.sampling)
 
     def next_entry(self, max_tokens: int) -> Entry:
         """Take the next unsent tokens, at most `max_tokens`; the last unsent one is sampled behind."""
@@ -108,15 +90,33 @@ class Session:
             lengths.append(position - start - sum(lengths))
         return tuple(lengths)
 
-    def accept(self, token: int, vocabulary: Vocabulary) -> tuple[str, FinishReason | None]:
-        """Take a drawn token in. Returns the text to show now and, at the end, why it ended."""
-        is_eog = token in vocabulary.eog_tokens and not self.request.ignore_eog
+    def accept(
+        self, token: int, vocabulary: Vocabulary, logprobs: Logprobs | None = None
+    ) -> tuple[TextDelta | None, FinishReason | None]:
+        """Take a drawn token in. Returns what to show now and, at the end, why it ended."""
         self.tokens.append(token)
-        if is_eog:
-            return self.text.flush(), FinishReason.STOP
+        if token in vocabulary.eog_tokens and not self.request.ignore_eog:
+            return self._delta(self.text.flush(), is_end=True), FinishReason.STOP
+        begin = self.text.num_decoded
         shown = self.text.feed(vocabulary.token_bytes(token))
+        if logprobs is not None:
+            self.held_logprobs.add(
+                name_logprobs(token, logprobs, begin, vocabulary),
+                # The character that a token ends inside of is the one after those decoded.
+                complete_at=self.text.num_decoded + self.text.is_inside_character,
+            )
         if self.text.stopped:
-            return shown, FinishReason.STOP
+            return self._delta(shown, is_end=True), FinishReason.STOP
         if self.num_generated >= self.request.max_tokens:
-            return shown + self.text.flush(), FinishReason.LENGTH
-        return shown, None
+            return self._delta(shown + self.text.flush(), is_end=True), FinishReason.LENGTH
+        return self._delta(shown, is_end=False), None
+
+    def _delta(self, text: str, *, is_end: bool) -> TextDelta | None:
+        if self.request.sampling.top_logprobs is None:
+            return TextDelta(text) if text else None
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if is_end:
+            logprobs = self.held_logprobs.take_rest(before=self.text.num_shown if self.text.stopped else None)
+        elif text:
+            logprobs = self.held_logprobs.take(self.text.num_shown)
+        return TextDelta(text, logprobs) if text or logprobs else None

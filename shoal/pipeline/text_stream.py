@@ -21,7 +21,18 @@ class TextStream:
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending = ""
+        self.num_shown = 0
         self.stopped = False
+
+    @property
+    def num_decoded(self) -> int:
+        """Whole characters so far, shown or held back."""
+        return self.num_shown + len(self._pending)
+
+    @property
+    def is_inside_character(self) -> bool:
+        """Whether the bytes so far end within a character."""
+        return bool(self._decoder.getstate()[0])
 
     def feed(self, piece: bytes) -> str:
         """Add one token's bytes; returns the text that is now safe to show, often ''.
@@ -45,6 +56,7 @@ class TextStream:
 
     def _take(self, length: int) -> str:
         text, self._pending = self._pending[:length], self._pending[length:]
+        self.num_shown += length
         return text
 
     def _first_stop(self) -> int | None:

@@ -17,11 +17,11 @@ import simpy
 from shoal.core.config import DriverConfig
 from shoal.core.errors import ShoalError
 from shoal.core.placement import DRIVER, WorkerId
-from shoal.core.sequence import Finished, GenerateEvent, GenerateRequest, SessionId, TextDelta
+from shoal.core.sequence import Finished, GenerateEvent, GenerateRequest, SessionId, TextDelta, TokenLogprobs
 from shoal.engine.interface import Engine, Rows
 from shoal.pipeline.admission import Capacity
 from shoal.pipeline.protocol import Deliver, DriverCore, SendTo
-from shoal.pipeline.session import Vocabulary
+from shoal.pipeline.vocabulary import Vocabulary
 from shoal.wire import messages
 from shoal.wire.messages import Message
 from shoal.worker.job import Job, run_job
@@ -44,10 +44,12 @@ class NetworkFaults:
 
 @dataclass(slots=True)
 class Answer:
-    """What one request got: its text, and how it ended. None while it goes on."""
+    """What one request got: its text, the logprobs that came with it, and how it ended. None
+    while it goes on."""
 
     request: GenerateRequest
     text: str = ""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     end: Finished | ShoalError | None = None
     cancelled: bool = False
 
@@ -261,5 +263,6 @@ class VirtualCluster:
             raise AssertionError(f"{answer.request.request_id} got {event} after its end")
         if isinstance(event, TextDelta):
             answer.text += event.text
+            answer.logprobs += event.logprobs
         else:
             answer.end = event

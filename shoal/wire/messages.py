@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from shoal.core.sequence import Logprobs, SamplingParams
+
 PROTOCOL_VERSION = 1
 
 
@@ -35,19 +37,14 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
 
     slot: the engine sequence that the session sits on, the same on every stage; the driver gives
     it to another session only when every stage has confirmed `Closed`. prompt_tokens: length of
-    the prompt. reserved_tokens: what admission set aside, prompt and answer. The rest are the
-    sampling parameters (core/sequence.py).
+    the prompt. reserved_tokens: what admission set aside, prompt and answer.
     """
 
     session: int
     slot: int
     prompt_tokens: int
     reserved_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
+    sampling: SamplingParams
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, tag="step"):
@@ -117,13 +114,15 @@ class Live(msgspec.Struct, frozen=True, array_like=True, tag="live"):
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
-    """One entry has left the last stage. token: what was drawn for position `stop`, or None."""
+    """One entry has left the last stage. token: what was drawn for position `stop`, or None.
+    logprobs: of that token, where the session asks for them."""
 
     session: int
     attempt: int
     start: int
     stop: int
     token: int | None
+    logprobs: Logprobs | None = None
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True, tag="result"):

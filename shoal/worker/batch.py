@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shoal.core.sequence import SamplingParams
 from shoal.engine.interface import Chunk, Computed, Draw, Rows
 from shoal.wire.messages import Entry, Open, Output
 from shoal.worker.job import Planned
@@ -39,9 +38,8 @@ def chunk_of(residency: Residency, entry: Entry, *, may_draw: bool) -> Chunk:
     tokens = entry.tokens[residency.held - entry.start :]
     draw = None
     if entry.sample and may_draw:
-        generated = [*residency.tokens, *tokens][opened.prompt_tokens :]
-        draw = Draw(_sampling(opened), entry.stop, generated)
-    return Chunk(residency.seq, residency.held, tokens, draw, opened.seed)
+        draw = Draw(opened.sampling, entry.stop, _generated(residency, opened, tokens))
+    return Chunk(residency.seq, residency.held, tokens, draw, opened.sampling.seed)
 
 
 def input_rows(task: Task, planned: Sequence[Planned]) -> Rows:
@@ -69,17 +67,17 @@ def output_rows(planned: Sequence[Planned], outcome: Computed | None) -> Rows:
 
 def outputs(planned: Sequence[Planned]) -> tuple[Output, ...]:
     """What the last stage tells the driver of these entries."""
-    return tuple(
-        Output(
-            p.part.entry.session,
-            p.part.entry.attempt,
-            p.part.entry.start,
-            p.part.entry.stop,
-            p.residency.drawn.get(p.part.entry.stop) if p.part.entry.sample else None,
-        )
-        for p in planned
-    )
+    return tuple(_output(p.part.entry, p.residency) for p in planned)
 
 
-def _sampling(opened: Open) -> SamplingParams:
-    return SamplingParams(opened.temperature, opened.top_k, opened.top_p, opened.min_p, opened.seed)
+def _output(entry: Entry, residency: Residency) -> Output:
+    drawn = residency.drawn.get(entry.stop) if entry.sample else None
+    token, logprobs = (None, None) if drawn is None else drawn
+    return Output(entry.session, entry.attempt, entry.start, entry.stop, token, logprobs)
+
+
+def _generated(residency: Residency, opened: Open, tokens: Sequence[int]) -> Sequence[int]:
+    """The answer before the token to be drawn; copied only for draws that depend on it."""
+    if not opened.sampling.has_penalties:
+        return ()
+    return [*residency.tokens, *tokens][opened.prompt_tokens :]

@@ -309,7 +309,7 @@ class WorkerCore:
             chunk, residency = job.chunks[planned.chunk], planned.residency
             count = len(chunk.tokens)
             rows = None if outcome.rows is None else outcome.rows[offset : offset + count]
-            residency.advance(chunk.tokens, rows, outcome.drawn[planned.chunk])
+            residency.advance(chunk.tokens, rows, outcome.drawn_behind(planned.chunk))
             offset += count
 
     def _send_on(self, task: Task, planned: list[Planned], outcome: Computed | None) -> None:

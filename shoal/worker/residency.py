@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shoal.core.placement import WorkerId
-from shoal.engine.interface import Rows
+from shoal.engine.interface import Drawn, Rows
 from shoal.wire.messages import Entry, Open, Step
 from shoal.worker.journal import Journal
 
@@ -61,7 +61,7 @@ class Residency:
     """One session on this worker.
 
     tokens: ids of all positions held; their number is what DESIGN calls `held`. drawn: on the
-    last stage, the token picked for each position. opened: None until the driver's `Open` came.
+    last stage, what was picked for each position. opened: None until the driver's `Open` came.
     failures: computations lost in a row, by the position that they began at; bounded, so that one
     bad session cannot spin.
     """
@@ -75,7 +75,7 @@ class Residency:
     seq: int | None = None
     attempt: int = 0
     tokens: list[int] = field(default_factory=list)
-    drawn: dict[int, int] = field(default_factory=dict)
+    drawn: dict[int, Drawn] = field(default_factory=dict)
     parked: dict[int, Task] = field(default_factory=dict)
     pull: PullInProgress | None = None
     waiters: dict[WorkerId, Waiter] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Residency:
         overlap = min(start + len(tokens), self.held) - start
         return overlap <= 0 or tuple(self.tokens[start : start + overlap]) == tokens[:overlap]
 
-    def advance(self, tokens: Sequence[int], rows: Rows | None, drawn: int | None) -> None:
+    def advance(self, tokens: Sequence[int], rows: Rows | None, drawn: Drawn | None) -> None:
         """Take in what was computed for the next positions, and the token drawn behind them."""
         # Only this position's: after a loss the ground before it is gone over again and again.
         self.failures.pop(self.held, None)

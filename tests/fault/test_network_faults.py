@@ -11,8 +11,8 @@ import pytest
 from shoal.core.sequence import Finished, GenerateRequest, SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.engine.digest_engine import DigestEngine
-from shoal.simulator.virtual_cluster import NetworkFaults, VirtualCluster
-from tests.support.digest_reference import NumberVocabulary, digest_answer
+from shoal.simulator.virtual_cluster import Answer, NetworkFaults, VirtualCluster
+from tests.support.digest_reference import NumberVocabulary, digest_answer, digest_draws
 
 N_VOCAB = 997
 NUM_LAYERS = 12
@@ -54,7 +54,14 @@ def _random_faults(rng: random.Random) -> NetworkFaults:
 
 def _random_request(rng: random.Random, number: int) -> GenerateRequest:
     prompt = tuple(rng.randrange(N_VOCAB) for _ in range(rng.choice([1, 2, 5, 31, 33, 90])))
-    sampling = SamplingParams(temperature=rng.choice([0.0, 1.0]), seed=rng.getrandbits(64))
+    sampling = SamplingParams(
+        temperature=rng.choice([0.0, 1.0]),
+        seed=rng.getrandbits(64),
+        presence_penalty=rng.choice([0.0, 0.0, 1.5]),
+        frequency_penalty=rng.choice([0.0, 0.0, -1.0]),
+        logit_bias=rng.choice([(), (), ((7, -100.0), (8, -100.0), (9, -100.0), (5, 3.0))]),
+        top_logprobs=rng.choice([None, None, 2]),
+    )
     stop = rng.choice([(), (), ("5 ",), ("12", "99 1")])
     return GenerateRequest(f"r{number}", prompt, rng.choice([1, 2, 8, 40]), sampling, stop)
 
@@ -89,9 +96,24 @@ def _run(seed: int) -> None:
         text, reason = digest_answer(
             answer.request, num_layers=NUM_LAYERS, n_vocab=N_VOCAB, vocabulary=VOCABULARY
         )
+        _check_logprobs(answer)
         if answer.cancelled:
             assert text.startswith(answer.text)
             continue
         assert isinstance(answer.end, Finished), f"seed {seed}: {answer.end!r}"
         assert (answer.text, answer.end.reason) == (text, reason), f"seed {seed} {answer.request.request_id}"
     assert all(engine.cells_used == 0 for engine in engines), f"seed {seed}: cells are left"
+
+
+def _check_logprobs(answer: Answer) -> None:
+    """Those of the tokens of the text, each once and in order, as in the unbroken run."""
+    if answer.request.sampling.top_logprobs is None:
+        assert not answer.logprobs
+        return
+    drawn = digest_draws(answer.request, num_layers=NUM_LAYERS, n_vocab=N_VOCAB)
+    told = "".join(each.token.text.decode() for each in answer.logprobs)
+    assert told.startswith(answer.text)
+    for each, (token, logprobs) in zip(answer.logprobs, drawn, strict=False):
+        assert logprobs is not None
+        assert (each.token.text, each.token.logprob) == (VOCABULARY.token_bytes(token), logprobs.drawn)
+        assert tuple(top.logprob for top in each.top) == tuple(logprob for _, logprob in logprobs.top)

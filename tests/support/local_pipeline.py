@@ -9,7 +9,7 @@ from shoal.core.config import DriverConfig, EngineConfig, WorkerConfig
 from shoal.core.placement import DRIVER, Epoch, NodeId, Placement, WorkerId, WorkerInfo
 from shoal.core.specs import LayerRange
 from shoal.pipeline.driver import Driver
-from shoal.pipeline.session import Vocabulary
+from shoal.pipeline.vocabulary import Vocabulary
 from shoal.worker.slice_worker import SliceWorker
 
 

@@ -133,7 +133,7 @@ def test_a_prompt_goes_in_chunks_with_its_open_before_the_first_and_a_draw_behin
     ]
     assert [[o.session for o in s.opens] for s in steps] == [[session], [], []]
     opened = steps[0].opens[0]
-    assert (opened.slot, opened.prompt_tokens, opened.reserved_tokens, opened.seed) == (0, 20, 25, 3)
+    assert (opened.slot, opened.prompt_tokens, opened.reserved_tokens, opened.sampling.seed) == (0, 20, 25, 3)
     assert [(s.epoch, s.sender, s.route) for s in steps] == [(1, DRIVER, ("w1", "w2", DRIVER))] * 3
     assert [s.step_id for s in steps] == [1, 2, 3]
 

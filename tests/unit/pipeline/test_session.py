@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.sequence import FinishReason, GenerateRequest, SamplingParams, SessionId
+from shoal.core.sequence import FinishReason, GenerateRequest, SamplingParams, SessionId, TextDelta
 from shoal.pipeline.session import Phase, Session
 from shoal.wire.messages import Open
 from tests.support.digest_reference import NumberVocabulary
@@ -30,7 +30,7 @@ def _session(
 def test_what_a_stage_is_told_of_it() -> None:
     session = _session()
     session.slot = 2
-    assert session.open_message() == Open(3, 2, 5, 9, 0.5, 4, 0.9, 0.1, 6)
+    assert session.open_message() == Open(3, 2, 5, 9, SamplingParams(0.5, 4, 0.9, 0.1, 6))
 
 
 @given(st.integers(1, 60), st.integers(1, 20))
@@ -72,22 +72,22 @@ def test_a_replay_has_the_chunks_that_were_sent(lengths: list[int], draw: st.Dat
 
 def test_the_length_limit_shows_what_was_held_back_for_a_stop_text() -> None:
     session = _session(max_tokens=2, stop=("2 3",))
-    assert session.accept(1, VOCABULARY) == ("1 ", None)
-    assert session.accept(2, VOCABULARY) == ("2 ", FinishReason.LENGTH)
+    assert session.accept(1, VOCABULARY) == (TextDelta("1 "), None)
+    assert session.accept(2, VOCABULARY) == (TextDelta("2 "), FinishReason.LENGTH)
 
 
 def test_a_stop_text_at_the_last_token_counts_as_stop() -> None:
     session = _session(max_tokens=2, stop=("1 2",))
-    assert session.accept(1, VOCABULARY) == ("", None)
-    assert session.accept(2, VOCABULARY) == ("", FinishReason.STOP)
+    assert session.accept(1, VOCABULARY) == (None, None)
+    assert session.accept(2, VOCABULARY) == (None, FinishReason.STOP)
 
 
 def test_the_end_token_shows_what_was_held_back_and_is_no_text_itself() -> None:
     session = _session(stop=("1 2",))
     session.accept(1, VOCABULARY)
-    assert session.accept(7, VOCABULARY) == ("1 ", FinishReason.STOP)
+    assert session.accept(7, VOCABULARY) == (TextDelta("1 "), FinishReason.STOP)
     assert session.num_generated == 2
 
 
 def test_an_end_token_that_is_ignored_is_text_like_any_other() -> None:
-    assert _session(ignore_eog=True).accept(7, VOCABULARY) == ("7 ", None)
+    assert _session(ignore_eog=True).accept(7, VOCABULARY) == (TextDelta("7 "), None)

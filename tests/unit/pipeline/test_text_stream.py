@@ -128,3 +128,11 @@ def test_a_stop_may_hold_characters_of_many_bytes() -> None:
     stream = TextStream(["終わり"])
     assert "".join(_deltas(stream, [bytes([b]) for b in "よ終わ終わり。".encode()])) == "よ終わ"
     assert stream.stopped
+
+
+def test_the_counts_say_what_is_shown_and_what_is_decoded() -> None:
+    stream = TextStream(["bc"])
+    stream.feed(b"ab")
+    assert (stream.num_shown, stream.num_decoded, stream.is_inside_character) == (1, 2, False)
+    stream.feed("🐟".encode()[:2])
+    assert (stream.num_shown, stream.num_decoded, stream.is_inside_character) == (1, 2, True)

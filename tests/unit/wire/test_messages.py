@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.core.sequence import SamplingParams
 from shoal.wire import messages
 from shoal.wire.messages import Closed, Entry, Message, Open, Ping, Pong, Pull, Refused, Step, decode, encode
 
@@ -51,7 +52,7 @@ _SAMPLES = (
         "w0",
         ("w1", "driver"),
         (Entry(1, 0, 0, (1, 2, 3), True),),
-        (Open(1, 0, 3, 9, 1.0, 0, 1.0, 0.0, 7),),
+        (Open(1, 0, 3, 9, SamplingParams(logit_bias=((5, -100.0),), top_logprobs=2)),),
     ),
     Pull(1, 2, 0, 3, 4, "w"),
     Refused(1, "w1", "because"),

@@ -24,15 +24,21 @@ BEFORE, ME, AFTER = WorkerId("w0"), WorkerId("w1"), WorkerId("w2")
 LAYERS = {"first": LayerRange(0, 2), "middle": LayerRange(2, 4), "last": LayerRange(4, 6)}
 RETRY_S = 1.0
 SEED = 5
+SAMPLING = SamplingParams(seed=SEED)
 
 M = TypeVar("M")
 
 
-def opened(session: int, *, slot: int | None = None, prompt: int = 8, reserved: int = 64) -> Open:
+def opened(
+    session: int,
+    *,
+    slot: int | None = None,
+    prompt: int = 8,
+    reserved: int = 64,
+    sampling: SamplingParams = SAMPLING,
+) -> Open:
     """What the driver says of a session. slot: by default one of its own for sessions 1 to 4."""
-    return Open(
-        session, (session - 1) % 4 if slot is None else slot, prompt, reserved, 1.0, 0, 1.0, 0.0, SEED
-    )
+    return Open(session, (session - 1) % 4 if slot is None else slot, prompt, reserved, sampling)
 
 
 def tokens_of(session: int, start: int, stop: int) -> tuple[int, ...]:
@@ -61,7 +67,7 @@ def expected_rows(session: int, start: int, stop: int, place: str = "middle") ->
 def expected_draw(session: int, stop: int) -> int:
     """What an unbroken last stage draws behind these tokens."""
     engine = DigestEngine(LAYERS["last"], NUM_LAYERS, n_vocab=N_VOCAB)
-    draw = Draw(SamplingParams(1.0, 0, 1.0, 0.0, SEED), stop, ())
+    draw = Draw(SAMPLING, stop, ())
     (token,) = engine.compute(
         [Chunk(0, 0, tokens_of(session, 0, stop), draw, SEED)], rows_of(session, 0, stop)
     ).drawn

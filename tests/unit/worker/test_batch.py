@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.placement import DRIVER
-from shoal.engine.interface import Computed
+from shoal.core.sequence import Logprobs, SamplingParams
+from shoal.engine.interface import Computed, Drawn
 from shoal.wire.messages import Entry, Open, Step
 from shoal.worker.batch import chunk_of, input_rows, output_rows, outputs, split_rows
 from shoal.worker.job import Planned
@@ -16,10 +19,11 @@ from shoal.worker.journal import Journal
 from shoal.worker.residency import Part, Residency, Task
 
 WIDTH = 2
+SAMPLING = SamplingParams(temperature=0.5, top_k=4, top_p=0.9, min_p=0.1, seed=6)
 
 
-def _residency(session: int, held: int) -> Residency:
-    residency = Residency(session, DRIVER, Journal(WIDTH, 100), Open(session, 0, 2, 100, 0.5, 4, 0.9, 0.1, 6))
+def _residency(session: int, held: int, sampling: SamplingParams = SAMPLING) -> Residency:
+    residency = Residency(session, DRIVER, Journal(WIDTH, 100), Open(session, 0, 2, 100, sampling))
     residency.seq = session
     if held:
         rows = np.array([[session, p] for p in range(held)], np.float32)
@@ -58,17 +62,20 @@ def test_a_chunk_is_what_is_not_held_yet_and_draws_only_where_it_may() -> None:
     chunk = chunk_of(residency, _entry(3, 1, 7, sample=True), may_draw=True)
     assert (chunk.seq, chunk.start, tuple(chunk.tokens), chunk.salt) == (3, 4, (4, 5, 6), 6)
     assert chunk.draw is not None
-    assert (chunk.draw.position, list(chunk.draw.generated)) == (7, [2, 3, 4, 5, 6])
-    params = chunk.draw.params
-    assert (params.temperature, params.top_k, params.top_p, params.min_p, params.seed) == (
-        0.5,
-        4,
-        0.9,
-        0.1,
-        6,
-    )
+    assert (chunk.draw.position, chunk.draw.params) == (7, SAMPLING)
     assert chunk_of(residency, _entry(3, 1, 7, sample=True), may_draw=False).draw is None
     assert chunk_of(residency, _entry(3, 1, 7), may_draw=True).draw is None
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
+def test_the_answer_so_far_comes_only_with_draws_that_depend_on_it(name: str) -> None:
+    penalised = _residency(3, held=4, sampling=replace(SAMPLING, **{name: 1.0}))
+    draw = chunk_of(penalised, _entry(3, 1, 7, sample=True), may_draw=True).draw
+    assert draw is not None
+    assert list(draw.generated) == [2, 3, 4, 5, 6]
+    draw = chunk_of(_residency(3, held=4), _entry(3, 1, 7, sample=True), may_draw=True).draw
+    assert draw is not None
+    assert draw.generated == ()
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6)), min_size=1, max_size=5))
@@ -111,8 +118,10 @@ def test_the_rows_sent_on_are_the_engines_own_only_where_they_are_just_the_entri
 
 def test_outputs_carry_a_token_only_where_one_was_asked_for() -> None:
     residency = _residency(1, held=4)
-    residency.drawn[4] = 77
+    logprobs = Logprobs(-0.5, ((77, -0.5),))
+    residency.drawn[4] = Drawn(77, logprobs)
     planned = [
         Planned(Part(_entry(1, 2, 4, sample=sample), None), residency, None) for sample in (True, False)
     ]
-    assert [(o.start, o.stop, o.token) for o in outputs(planned)] == [(2, 4, 77), (2, 4, None)]
+    told = [(o.start, o.stop, o.token, o.logprobs) for o in outputs(planned)]
+    assert told == [(2, 4, 77, logprobs), (2, 4, None, None)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,7 @@ from tests.unit.worker.one_worker import (
     AFTER,
     BEFORE,
     ME,
+    SAMPLING,
     OneWorker,
     ends_of,
     entry,
@@ -171,9 +174,11 @@ def test_a_lost_draw_of_a_later_entry_makes_the_worker_pull_what_lies_before() -
 def test_what_was_drawn_stays_true_when_the_state_is_lost() -> None:
     failing: list[int] = []
     worker = OneWorker("last", fails=lambda chunks: bool(failing))
-    worker.step(entry(1, 0, 4, sample=True), opens=[opened(1)])
+    sampling = replace(SAMPLING, top_logprobs=2)
+    worker.step(entry(1, 0, 4, sample=True), opens=[opened(1, sampling=sampling)])
     worker.work()
     (first,) = worker.take(Result)
+    assert first.outputs[0].logprobs is not None
     failing.append(1)
     worker.step(entry(1, 4, 5))
     job = worker.next_job()
@@ -191,7 +196,8 @@ def test_what_was_drawn_stays_true_when_the_state_is_lost() -> None:
 
 def test_the_sampler_is_told_the_answer_so_far_and_not_the_prompt() -> None:
     worker = OneWorker("last")
-    worker.step(entry(1, 0, 10, sample=True), opens=[opened(1, prompt=8)])
+    sampling = replace(SAMPLING, presence_penalty=1.0)
+    worker.step(entry(1, 0, 10, sample=True), opens=[opened(1, prompt=8, sampling=sampling)])
     worker.work()
     draw = worker.engine.calls[0][0][0].draw
     assert draw is not None

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.placement import DRIVER
-from shoal.engine.interface import EngineLimits
+from shoal.core.sequence import SamplingParams
+from shoal.engine.interface import Drawn, EngineLimits
 from shoal.wire.messages import Entry, Live, Open
 from shoal.worker.job import ClearSeq, TrimSeq
 from shoal.worker.residency import Residency
@@ -33,7 +34,7 @@ def table() -> ResidencyTable:
 
 def _opened(table: ResidencyTable, session: int, slot: int) -> Residency:
     residency = table.find_or_add(session, DRIVER)
-    table.set_opened(residency, Open(session, slot, 1, 10, 0.0, 0, 1.0, 0.0, 0))
+    table.set_opened(residency, Open(session, slot, 1, 10, SamplingParams()))
     return residency
 
 
@@ -114,18 +115,18 @@ def test_only_so_many_closed_sessions_are_remembered() -> None:
 def test_a_lost_session_keeps_its_draws_and_its_sequence(table: ResidencyTable) -> None:
     residency = _opened(table, 1, slot=1)
     table.take_seq(residency)
-    residency.advance((5, 6), np.zeros((2, 4), np.float32), 9)
+    residency.advance((5, 6), np.zeros((2, 4), np.float32), Drawn(9, None))
     table.lose(residency)
-    assert (residency.held, residency.journal.length, residency.drawn) == (0, 0, {2: 9})
+    assert (residency.held, residency.journal.length, residency.drawn) == (0, 0, {2: Drawn(9, None)})
     assert (residency.seq, table.take_ops()) == (1, (ClearSeq(1),))
 
 
 def test_a_higher_attempt_trims_the_engine_and_forgets_the_draws_behind(table: ResidencyTable) -> None:
     residency = _opened(table, 1, slot=1)
     table.take_seq(residency)
-    residency.advance((5, 6), np.zeros((2, 4), np.float32), 9)
-    residency.advance((7,), np.zeros((1, 4), np.float32), 8)
+    residency.advance((5, 6), np.zeros((2, 4), np.float32), Drawn(9, None))
+    residency.advance((7,), np.zeros((1, 4), np.float32), Drawn(8, None))
     assert table.take_attempt(residency, Entry(1, 1, 2, (1,)))
-    assert (residency.tokens, residency.drawn, residency.attempt) == ([5, 6], {2: 9}, 1)
+    assert (residency.tokens, residency.drawn, residency.attempt) == ([5, 6], {2: Drawn(9, None)}, 1)
     assert table.take_ops() == (TrimSeq(1, 2),)
     assert not table.take_attempt(residency, Entry(1, 0, 2, (1,)))
