@@ -6,7 +6,6 @@ import asyncio
 import time
 
 from rich.console import Console
-from starlette.types import Receive, Scope, Send
 
 from shoal.commands.start_progress import StartProgress
 from shoal.commands.stop_signals import StopSignals
@@ -14,7 +13,7 @@ from shoal.control.controller import Controller
 from shoal.control.start_plan import ServeConfig, StartPhase
 from shoal.gateway.app import create_app
 from shoal.gateway.listen_address import DEFAULT_PORT
-from shoal.gateway.server import GatewayServer
+from shoal.gateway.server import GatewayServer, check_can_listen
 from shoal.gateway.service import ModelService
 from shoal.pipeline.chat_template import ChatTemplate
 
@@ -27,7 +26,8 @@ def run(config: ServeConfig, host: str, port: int, notes: Console) -> int:
     controller = Controller(config)
     with StopSignals(controller.end_processes) as signals:
         try:
-            asyncio.run(_check_port(host, port))
+            # Before minutes are spent on loading.
+            check_can_listen(host, port)
             _start(controller, signals, notes)
             asyncio.run(_serve(controller, signals, host, port, notes))
         except KeyboardInterrupt:
@@ -39,17 +39,6 @@ def run(config: ServeConfig, host: str, port: int, notes: Console) -> int:
             controller.stop()
         notes.print("Stopped; nothing is left running.")
         return 0 if controller.has_served or signals.first is None else 128 + signals.first
-
-
-async def _check_port(host: str, port: int) -> None:
-    """Raise ConfigError for a port that cannot be had, before minutes are spent on loading."""
-    server = GatewayServer(_no_application, host, port)
-    await server.start()
-    await server.stop()
-
-
-async def _no_application(scope: Scope, receive: Receive, send: Send) -> None:
-    """For a server that answers nobody."""
 
 
 def _start(controller: Controller, signals: StopSignals, notes: Console) -> None:
@@ -76,6 +65,7 @@ async def _serve(controller: Controller, signals: StopSignals, host: str, port: 
         model_id=controller.plan.model_id,
         created=int(time.time()),
         n_ctx=controller.plan.n_ctx,
+        n_vocab=controller.tokenizer.n_vocab,
         generator=controller.driver,
         encode_chat=template.encode,
         encode_text=lambda text: controller.tokenizer.encode(text, add_special=True, parse_special=False),

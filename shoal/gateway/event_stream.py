@@ -1,8 +1,8 @@
 """An answer as server-sent events.
 
-Order: role, text as it is made, finish reason, usage where asked for, `[DONE]`. An answer that
-fails on the way ends with one `{"error": ...}` event and neither a finish reason nor `[DONE]`,
-so that no client takes it for complete.
+Order: each choice's role, text as it is made, each choice's finish reason when it ends, usage
+where asked for, `[DONE]`. An answer that fails on the way ends with one `{"error": ...}` event and
+without `[DONE]`, so that no client takes it for complete.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from shoal.core.errors import Cancelled
-from shoal.core.sequence import Finished, GenerateEvent
+from shoal.core.sequence import ChoiceEvent, Finished
 from shoal.gateway.answer_format import AnswerFormat, Shape
+from shoal.gateway.choices import ChoicesSoFar
 from shoal.gateway.error_replies import reply_to
 from shoal.gateway.watched_events import ClientGone, WatchedEvents
 
@@ -47,7 +48,7 @@ class EventStream(Response):
     def __init__(
         self,
         events: WatchedEvents,
-        first: GenerateEvent | None,
+        first: ChoiceEvent | None,
         answer: AnswerFormat,
         *,
         request_id: str,
@@ -87,18 +88,27 @@ class EventStream(Response):
             await self._send_error(send, error)
 
     async def _send_events(self, send: Send) -> None:
-        opening = self._answer.opening()
-        if opening is not None:
+        for opening in self._answer.openings():
             await _send_bytes(send, event_bytes(opening))
+        so_far = ChoicesSoFar(self._answer.num_choices, keep_text=False)
         event = self._first
-        while not isinstance(event, Finished):
+        while True:
             if event is None:
                 await _send_bytes(send, _KEEP_ALIVE)
             else:
-                await _send_bytes(send, event_bytes(self._answer.piece(event.text)))
+                so_far.add(event)
+                if so_far.are_complete:
+                    break
+                await _send_bytes(send, self._event_bytes(event))
             event = await self._events.next(quiet_s=self._keep_alive_s)
-        end = b"".join(event_bytes(chunk) for chunk in self._answer.closing(event))
-        await _send_bytes(send, end + _DONE)
+        farewell = b"".join(event_bytes(chunk) for chunk in self._answer.farewell(so_far))
+        await _send_bytes(send, self._event_bytes(event) + farewell + _DONE)
+
+    def _event_bytes(self, event: ChoiceEvent) -> bytes:
+        choice, what = event
+        if isinstance(what, Finished):
+            return event_bytes(self._answer.closing(choice, what))
+        return event_bytes(self._answer.piece(choice, what))
 
     async def _send_error(self, send: Send, error: Exception) -> None:
         await _send_bytes(send, event_bytes(reply_to(error, request_id=self._request_id).body()))

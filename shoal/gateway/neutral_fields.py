@@ -15,18 +15,12 @@ _LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 
 # null is neutral everywhere and not listed.
 _SHARED: Mapping[str, tuple[object, ...]] = {
-    "n": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
     "repetition_penalty": (1,),
     "repeat_penalty": (1,),
-    "logit_bias": ({},),
 }
 
 CHAT: Mapping[str, tuple[object, ...]] = {
     **_SHARED,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "tools": ([],),
     # With no tools to call, these three change nothing.
     "tool_choice": ("none", "auto"),
@@ -49,9 +43,7 @@ CHAT: Mapping[str, tuple[object, ...]] = {
 
 COMPLETION: Mapping[str, tuple[object, ...]] = {
     **_SHARED,
-    "best_of": (1,),
     "echo": (False,),
-    "logprobs": (),
     "suffix": ("",),
 }
 

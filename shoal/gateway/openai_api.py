@@ -1,84 +1,43 @@
 """What clients may ask: the bodies of /v1/chat/completions and /v1/completions.
 
-Turns a JSON object into an AnswerRequest or raises BadRequest naming the field. Values are
-strict: "5", 5.0 and true are not the integer 5. Knows nothing about HTTP or tokens.
+Turns a JSON object into an AnswerRequest or raises BadRequest naming the field. Knows nothing
+about HTTP, and of tokens only their ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Literal
 
 from shoal.core.errors import BadRequest
 from shoal.core.sequence import SamplingParams
+from shoal.gateway.body_fields import MAX_CHOICES, AnswerBody, ChatBody, CompletionBody, validate
 from shoal.gateway.chat_messages import read_messages
+from shoal.gateway.logit_bias import read_logit_bias
 from shoal.gateway.neutral_fields import CHAT, COMPLETION, drop_neutral_fields
+from shoal.gateway.prompt_forms import Prompt, read_prompts
 from shoal.gateway.service import ChatMessages
+
+EndpointKind = Literal["chat", "completion"]
 
 MAX_STOP_TEXTS = 4
 """OpenAI's limit."""
 
-_Temperature = Annotated[float, Field(ge=0, le=2)]
-_TopP = Annotated[float, Field(gt=0, le=1)]
-_TopK = Annotated[int, Field(ge=0, lt=2**31)]
-_MinP = Annotated[float, Field(ge=0, le=1)]
-_Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-_AtLeastOne = Annotated[int, Field(ge=1)]
-_AtLeastZero = Annotated[int, Field(ge=0)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class StreamOptions(_Strict):
-    include_usage: bool | None = None
-
-
-class _AnswerBody(_Strict):
-    """Fields that both endpoints share; null is the same as absent."""
-
-    model: str | None = None
-    temperature: _Temperature | None = None
-    top_p: _TopP | None = None
-    top_k: _TopK | None = None
-    min_p: _MinP | None = None
-    seed: _Seed | None = None
-    stop: object = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    ignore_eos: bool | None = None
-
-
-class ChatBody(_AnswerBody):
-    """POST /v1/chat/completions."""
-
-    messages: object
-    max_tokens: _AtLeastOne | None = None
-    max_completion_tokens: _AtLeastOne | None = None
-
-
-class CompletionBody(_AnswerBody):
-    """POST /v1/completions."""
-
-    prompt: object
-    max_tokens: _AtLeastZero | None = None
-
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """A checked request, before its prompt is tokens.
+    """A checked request, before its prompts are tokens.
 
-    model: None where the client named none. prompt: messages, or the text to go on from.
-    max_tokens: None where the client left it to the server. sampling.seed means nothing where
-    `is_seeded` is False.
+    model: None where the client named none. prompts: messages of one chat, or what to go on from,
+    once or several times. num_choices: answers to each prompt. max_tokens: of each answer; None
+    where the client left it to the server. sampling.seed means nothing where `is_seeded` is False.
     """
 
+    endpoint: EndpointKind
     model: str | None
-    prompt: ChatMessages | str
+    prompts: tuple[ChatMessages | Prompt, ...]
+    num_choices: int
     max_tokens: int | None
     sampling: SamplingParams
     is_seeded: bool
@@ -90,30 +49,54 @@ class AnswerRequest:
     @property
     def prompt_param(self) -> str:
         """The prompt's field, in the client's spelling."""
-        return "prompt" if isinstance(self.prompt, str) else "messages"
+        return "messages" if self.endpoint == "chat" else "prompt"
 
 
 def parse_chat(body: Mapping[str, object]) -> AnswerRequest:
     """Check the body of a chat request. Raises BadRequest."""
-    fields = _validate(ChatBody, drop_neutral_fields(body, CHAT))
-    return _answer_request(fields, read_messages(fields.messages), _chat_max_tokens(fields))
+    fields = validate(ChatBody, drop_neutral_fields(body, CHAT))
+    messages = read_messages(fields.messages)
+    return _answer_request("chat", fields, (messages,), _chat_max_tokens(fields), _chat_logprobs(fields))
 
 
 def parse_completion(body: Mapping[str, object]) -> AnswerRequest:
     """Check the body of a legacy completion request. Raises BadRequest."""
-    fields = _validate(CompletionBody, drop_neutral_fields(body, COMPLETION))
-    return _answer_request(fields, _read_prompt(fields.prompt), fields.max_tokens)
+    fields = validate(CompletionBody, drop_neutral_fields(body, COMPLETION))
+    prompts = read_prompts(fields.prompt)
+    num_choices = fields.n or 1
+    if len(prompts) * num_choices > MAX_CHOICES:
+        raise BadRequest(
+            f"{len(prompts)} prompts with {num_choices} choices each are more than {MAX_CHOICES} choices.",
+            param="prompt" if num_choices == 1 else "n",
+            next_step="Send them as several requests.",
+        )
+    if fields.best_of is not None and fields.best_of != num_choices:
+        raise BadRequest(
+            f"best_of is {fields.best_of} and n is {num_choices}: choosing among more answers than are "
+            "returned is not supported.",
+            param="best_of",
+            code="unsupported_parameter",
+            next_step="Leave it out, or send the value of n.",
+        )
+    return _answer_request("completion", fields, prompts, fields.max_tokens, fields.logprobs)
 
 
-def _answer_request(fields: _AnswerBody, prompt: ChatMessages | str, max_tokens: int | None) -> AnswerRequest:
+def _answer_request(
+    endpoint: EndpointKind,
+    fields: AnswerBody,
+    prompts: tuple[ChatMessages | Prompt, ...],
+    max_tokens: int | None,
+    top_logprobs: int | None,
+) -> AnswerRequest:
     stream = bool(fields.stream)
-    if fields.stream_options is not None and not stream:
-        raise BadRequest("stream_options needs stream to be true.", param="stream_options")
+    _check_stream_options(fields)
     return AnswerRequest(
+        endpoint=endpoint,
         model=fields.model,
-        prompt=prompt,
+        prompts=prompts,
+        num_choices=fields.n or 1,
         max_tokens=max_tokens,
-        sampling=_sampling(fields),
+        sampling=_sampling(fields, top_logprobs),
         is_seeded=fields.seed is not None,
         stop=_read_stop(fields.stop),
         ignore_eog=bool(fields.ignore_eos),
@@ -122,7 +105,21 @@ def _answer_request(fields: _AnswerBody, prompt: ChatMessages | str, max_tokens:
     )
 
 
-def _sampling(fields: _AnswerBody) -> SamplingParams:
+def _check_stream_options(fields: AnswerBody) -> None:
+    if fields.stream_options is None:
+        return
+    if not fields.stream:
+        raise BadRequest("stream_options needs stream to be true.", param="stream_options")
+    if fields.stream_options.include_obfuscation:
+        raise BadRequest(
+            "stream_options.include_obfuscation is not supported by this server.",
+            param="stream_options.include_obfuscation",
+            code="unsupported_parameter",
+            next_step="Leave it out, or send false.",
+        )
+
+
+def _sampling(fields: AnswerBody, top_logprobs: int | None) -> SamplingParams:
     neutral = SamplingParams()
     return SamplingParams(
         temperature=neutral.temperature if fields.temperature is None else float(fields.temperature),
@@ -131,7 +128,23 @@ def _sampling(fields: _AnswerBody) -> SamplingParams:
         min_p=neutral.min_p if fields.min_p is None else float(fields.min_p),
         # A negative seed is an ordinary seed (-1 is not "random"): its 64 bits, read as unsigned.
         seed=0 if fields.seed is None else fields.seed % 2**64,
+        presence_penalty=float(fields.presence_penalty or 0),
+        frequency_penalty=float(fields.frequency_penalty or 0),
+        logit_bias=read_logit_bias(fields.logit_bias),
+        top_logprobs=top_logprobs,
     )
+
+
+def _chat_logprobs(fields: ChatBody) -> int | None:
+    if fields.logprobs:
+        return fields.top_logprobs or 0
+    if fields.top_logprobs:
+        raise BadRequest(
+            f"top_logprobs is {fields.top_logprobs}, but logprobs is not true.",
+            param="top_logprobs",
+            next_step="Send logprobs: true with it.",
+        )
+    return None
 
 
 def _chat_max_tokens(fields: ChatBody) -> int | None:
@@ -143,20 +156,6 @@ def _chat_max_tokens(fields: ChatBody) -> int | None:
             next_step="Send only max_completion_tokens.",
         )
     return old if new is None else new
-
-
-def _read_prompt(raw: object) -> str:
-    if isinstance(raw, str):
-        return raw
-    if isinstance(raw, list) and len(raw) == 1 and isinstance(raw[0], str):
-        return raw[0]
-    if isinstance(raw, list) and not raw:
-        raise BadRequest("prompt is an empty list.", param="prompt", code="empty_array")
-    raise BadRequest(
-        "prompt must be one string, or a list with one string.",
-        param="prompt",
-        next_step="Send several prompts as several requests, and text rather than token ids.",
-    )
 
 
 def _read_stop(raw: object) -> tuple[str, ...]:
@@ -174,39 +173,3 @@ def _read_stop(raw: object) -> tuple[str, ...]:
     if "" in texts:
         raise BadRequest("stop holds an empty text, which would end every answer at once.", param="stop")
     return tuple(texts)
-
-
-_Body = TypeVar("_Body", bound=_AnswerBody)
-
-
-def _validate(body_class: type[_Body], fields: Mapping[str, object]) -> _Body:
-    try:
-        return body_class.model_validate(fields)
-    except ValidationError as error:
-        raise _bad_field(error) from None
-
-
-def _bad_field(error: ValidationError) -> BadRequest:
-    # One fault at a time, the first: OpenAI's shape has one `param`.
-    first = error.errors(include_url=False, include_context=False)[0]
-    param = ".".join(str(part) for part in first["loc"])[:100]
-    if first["type"] == "missing":
-        return BadRequest(f"{param} is missing.", param=param, code="missing_required_parameter")
-    if first["type"] == "extra_forbidden":
-        return BadRequest(
-            f"{param} is not a field that this server knows.",
-            param=param,
-            code="unknown_parameter",
-            next_step="Leave it out.",
-        )
-    code = "invalid_type" if first["type"].endswith("_type") else "invalid_value"
-    return BadRequest(f"{param}: {first['msg']}{_got(first['input'])}.", param=param, code=code)
-
-
-def _got(value: object) -> str:
-    if isinstance(value, int) and abs(value) >= 10**40:
-        return ""  # Python refuses to print integers of more than 4,300 digits
-    if isinstance(value, str | int | float):
-        shown = repr(value)
-        return f" (got {shown})" if len(shown) <= 60 else ""
-    return ""

@@ -27,6 +27,15 @@ _FAREWELL_S = 0.3
 _BACKLOG = 512
 
 
+def check_can_listen(host: str, port: int) -> None:
+    """Raise ConfigError for an address that a gateway could not be started on now.
+
+    Nobody is answered meanwhile: what asks whether a service is up must not hear of one that is not.
+    """
+    for bound in _bind(host, port):
+        bound.close()
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

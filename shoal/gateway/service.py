@@ -18,13 +18,15 @@ ChatMessages = list[dict[str, str]]
 @dataclass(frozen=True, slots=True)
 class ModelService:
     """created: unix seconds, shown by /v1/models. n_ctx: tokens of prompt and answer together.
-    encode_chat: applies the chat template; encode_text: for /v1/completions, control tokens in
-    the text stay text. Both may block, are called from any thread, and raise BadRequest.
+    n_vocab: token ids are below it. encode_chat: applies the chat template; encode_text: for
+    /v1/completions, control tokens in the text stay text. Both may block, are called from any
+    thread, and raise BadRequest.
     """
 
     model_id: str
     created: int
     n_ctx: int
+    n_vocab: int
     generator: TextGenerator
     encode_chat: Callable[[ChatMessages], list[int]]
     encode_text: Callable[[str], list[int]]

@@ -14,7 +14,7 @@ from types import TracebackType
 from starlette.types import Receive
 
 from shoal.core.errors import InvariantBroken
-from shoal.core.sequence import GenerateEvent
+from shoal.core.sequence import ChoiceEvent
 
 
 class ClientGone(Exception):
@@ -25,12 +25,12 @@ class WatchedEvents:
     """Use as `async with`, or call `close`. Must be created inside a running loop, after the
     request's body has been read: `receive` then only reports the disconnect."""
 
-    def __init__(self, events: AsyncGenerator[GenerateEvent, None], receive: Receive) -> None:
+    def __init__(self, events: AsyncGenerator[ChoiceEvent, None], receive: Receive) -> None:
         self._events = events
-        self._next: asyncio.Task[GenerateEvent | None] | None = None
+        self._next: asyncio.Task[ChoiceEvent | None] | None = None
         self._gone = asyncio.create_task(_wait_until_gone(receive))
 
-    async def next(self, *, quiet_s: float | None = None) -> GenerateEvent | None:
+    async def next(self, *, quiet_s: float | None = None) -> ChoiceEvent | None:
         """The next event, or None when none came for `quiet_s`; call again to go on waiting.
 
         Raises ClientGone, and whatever the generator raises.
@@ -68,7 +68,7 @@ class WatchedEvents:
         await self.close()
 
 
-async def _next_of(events: AsyncGenerator[GenerateEvent, None]) -> GenerateEvent | None:
+async def _next_of(events: AsyncGenerator[ChoiceEvent, None]) -> ChoiceEvent | None:
     return await anext(events, None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
-from shoal.core.sequence import ChoiceEvent, GenerateEvent, GenerateRequest
+from shoal.core.sequence import ChoiceEvent, GenerateRequest
 from shoal.core.status import ClusterStatus
 
 
@@ -15,10 +15,6 @@ class TextGenerator(Protocol):
     @property
     def n_ctx(self) -> int:
         """Tokens that one sequence may have, prompt and answer together."""
-        ...
-
-    def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
-        """`generate_choices` of one request alone."""
         ...
 
     def generate_choices(self, requests: Sequence[GenerateRequest]) -> AsyncGenerator[ChoiceEvent, None]:

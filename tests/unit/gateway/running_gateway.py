@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from shoal.core.sequence import Finished, FinishReason, GenerateEvent, GenerateRequest, TextDelta
+from shoal.core.sequence import ChoiceEvent, Finished, FinishReason, GenerateRequest, TextDelta
 from shoal.core.status import ClusterStatus, WorkerStatus
 from shoal.gateway.app import create_app
 from shoal.gateway.server import GatewayServer
@@ -16,6 +16,7 @@ from shoal.gateway.service import ChatMessages, ModelService
 
 MODEL = "tiny-model"
 N_CTX = 2000
+N_VOCAB = 50_000
 DEADLINE_S = 10.0
 CREATED = 1_700_000_000
 DRAWN_SEED = 1234
@@ -40,11 +41,14 @@ class Gate:
         self._loop.call_soon_threadsafe(self._open.set)
 
 
-Script = Sequence[str | Gate | Exception | FinishReason]
+Script = Sequence[str | TextDelta | Gate | Exception | FinishReason]
 
 
 class ScriptedGenerator:
-    """Yields texts, waits at gates, raises exceptions; ends with a finish reason, STOP if none."""
+    """Yields texts, waits at gates, raises exceptions; ends with a finish reason, STOP if none.
+
+    Each choice of a request gets every text; one choice after the other, text by text.
+    """
 
     n_ctx = N_CTX
 
@@ -54,25 +58,28 @@ class ScriptedGenerator:
         self.ended = threading.Event()
         self.num_open = 0
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
-        self.requests.append(request)
-        num_texts = 0
+    async def generate_choices(
+        self, requests: Sequence[GenerateRequest]
+    ) -> AsyncGenerator[ChoiceEvent, None]:
+        self.requests.extend(requests)
+        num_texts, reason = 0, FinishReason.STOP
         ended = self.ended  # of this script; a late end must not pass for the next one's
         self.num_open += 1
         try:
             for item in self.script:
                 match item:
-                    case str():
+                    case str() | TextDelta():
                         num_texts += 1
-                        yield TextDelta(item)
+                        for choice in range(len(requests)):
+                            yield choice, TextDelta(item) if isinstance(item, str) else item
                     case Gate():
                         await item.wait()
                     case FinishReason():
-                        yield Finished(item, len(request.prompt_tokens), num_texts)
-                        return
+                        reason = item
                     case _:
                         raise item
-            yield Finished(FinishReason.STOP, len(request.prompt_tokens), num_texts)
+            for choice, request in enumerate(requests):
+                yield choice, Finished(reason, len(request.prompt_tokens), num_texts)
         finally:
             self.num_open -= 1
             ended.set()
@@ -120,7 +127,7 @@ class RunningGateway:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def follow(self, *script: str | Gate | Exception | FinishReason) -> None:
+    def follow(self, *script: str | TextDelta | Gate | Exception | FinishReason) -> None:
         """Set the script of the answers to come, and forget earlier ones."""
         self.generator.script = script
         self.generator.requests.clear()
@@ -142,7 +149,9 @@ class RunningGateway:
 @contextmanager
 def running_gateway(*, keep_alive_s: float = 10.0) -> Iterator[RunningGateway]:
     gateway = RunningGateway()
-    service = ModelService(MODEL, CREATED, N_CTX, gateway.generator, gateway.encode_chat, gateway.encode_text)
+    service = ModelService(
+        MODEL, CREATED, N_CTX, N_VOCAB, gateway.generator, gateway.encode_chat, gateway.encode_text
+    )
     app = create_app(
         service,
         gateway.view,

@@ -66,6 +66,25 @@ def refused(**fields: Any) -> BadRequest:
         ("stream_options", True),
         ("ignore_eos", 1),
         ("model", 5),
+        ("presence_penalty", 2.1),
+        ("presence_penalty", -9),
+        ("presence_penalty", False),
+        ("frequency_penalty", 9),
+        ("frequency_penalty", "1"),
+        ("frequency_penalty", float("nan")),
+        ("n", 0),
+        ("n", -1),
+        ("n", 129),
+        ("n", 100_000),
+        ("n", True),
+        ("n", "1"),
+        ("n", 1.0),
+        ("logprobs", 1),
+        ("logprobs", "true"),
+        ("top_logprobs", -1),
+        ("top_logprobs", 21),
+        ("top_logprobs", True),
+        ("top_logprobs", 5),
     ],
 )
 def test_values_out_of_range_or_of_the_wrong_type_name_the_field(name: str, value: object) -> None:
@@ -77,19 +96,8 @@ def test_values_out_of_range_or_of_the_wrong_type_name_the_field(name: str, valu
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("n", 3),
-        ("n", 0),
-        ("n", True),
-        ("n", "1"),
-        ("presence_penalty", 0.5),
-        ("presence_penalty", False),
-        ("frequency_penalty", -1),
         ("repetition_penalty", 1.1),
         ("repeat_penalty", 1.1),
-        ("logit_bias", {"50256": -100}),
-        ("logprobs", True),
-        ("logprobs", 0),
-        ("top_logprobs", 5),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),
         ("functions", [{"name": "f"}]),
@@ -135,9 +143,21 @@ def test_unknown_fields_are_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("best_of", 2), ("echo", True), ("logprobs", 0), ("suffix", "x"), ("n", 2)]
+    ("name", "value"),
+    [
+        ("best_of", 2),
+        ("best_of", 0),
+        ("echo", True),
+        ("suffix", "x"),
+        ("logprobs", 6),
+        ("logprobs", -1),
+        ("logprobs", True),
+        ("top_logprobs", 1),
+        ("max_completion_tokens", 5),
+        ("n", 129),
+    ],
 )
-def test_legacy_fields_not_supported_are_refused_by_name(name: str, value: object) -> None:
+def test_legacy_values_that_are_not_taken_name_the_field(name: str, value: object) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_completion({"model": "m", "prompt": "x", name: value})
     assert caught.value.param == name
@@ -145,14 +165,51 @@ def test_legacy_fields_not_supported_are_refused_by_name(name: str, value: objec
 
 def test_legacy_neutral_values_are_accepted() -> None:
     body = {"model": "m", "prompt": "x", "best_of": 1, "echo": False, "logprobs": None, "suffix": "", "n": 1}
-    assert parse_completion(body).prompt == "x"
+    assert parse_completion(body).prompts == ("x",)
 
 
-@pytest.mark.parametrize("prompt", [None, 5, [], ["a", "b"], [1, 2], [[1, 2]], {}])
-def test_prompts_other_than_one_text_are_refused(prompt: object) -> None:
+def test_best_of_n_asks_for_nothing_and_anything_else_is_refused() -> None:
+    assert parse_completion({"prompt": "x", "n": 3, "best_of": 3}).num_choices == 3
+    with pytest.raises(BadRequest, match="best_of is 1 and n is 3"):
+        parse_completion({"prompt": "x", "n": 3, "best_of": 1})
+
+
+@pytest.mark.parametrize(
+    ("num_prompts", "n", "param"), [(64, 2, None), (128, None, None), (65, 2, "n"), (129, None, "prompt")]
+)
+def test_all_choices_of_all_prompts_have_one_limit(
+    num_prompts: int, n: int | None, param: str | None
+) -> None:
+    body = {"prompt": ["x"] * num_prompts, "n": n}
+    if param is None:
+        assert len(parse_completion(body).prompts) == num_prompts
+        return
     with pytest.raises(BadRequest) as caught:
-        parse_completion({"model": "m", "prompt": prompt})
-    assert caught.value.param == "prompt"
+        parse_completion(body)
+    assert caught.value.param == param
+
+
+def test_logprobs_are_asked_for_in_each_endpoints_way() -> None:
+    assert chat().sampling.top_logprobs is None
+    assert chat(logprobs=False, top_logprobs=0).sampling.top_logprobs is None
+    assert chat(logprobs=True).sampling.top_logprobs == 0
+    assert chat(logprobs=True, top_logprobs=20).sampling.top_logprobs == 20
+    for asked in (None, 0, 5):
+        assert parse_completion({"prompt": "x", "logprobs": asked}).sampling.top_logprobs == asked
+
+
+def test_top_logprobs_alone_says_what_is_missing() -> None:
+    assert "logprobs is not true" in refused(top_logprobs=5).message
+    assert refused(logprobs=False, top_logprobs=5).param == "top_logprobs"
+
+
+def test_penalties_and_bias_become_sampling_parameters() -> None:
+    sampling = chat(presence_penalty=2, frequency_penalty=-2, logit_bias={"7": -100, "3": 1}).sampling
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (2.0, -2.0)
+    assert sampling.logit_bias == ((3, 1.0), (7, -100.0))
+    neutral = chat(presence_penalty=0, frequency_penalty=0.0, logit_bias={}, n=1)
+    assert neutral == chat(presence_penalty=None, frequency_penalty=None, logit_bias=None, n=None)
+    assert not neutral.sampling.has_penalties
 
 
 @pytest.mark.parametrize(("parse", "param"), [(parse_chat, "messages"), (parse_completion, "prompt")])
@@ -204,6 +261,9 @@ def test_stream_options_need_a_stream() -> None:
     assert not chat(stream=True, stream_options={"include_usage": False}).include_usage
     assert not chat(stream=True, stream_options={}).include_usage
     assert refused(stream=True, stream_options={"x": 1}).param == "stream_options.x"
+    assert chat(stream=True, stream_options={"include_obfuscation": False}).stream
+    padded = refused(stream=True, stream_options={"include_obfuscation": True})
+    assert (padded.param, padded.code) == ("stream_options.include_obfuscation", "unsupported_parameter")
 
 
 def test_huge_numbers_are_refused_without_being_printed() -> None:

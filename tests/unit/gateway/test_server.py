@@ -6,13 +6,14 @@ import asyncio
 import json
 import signal
 import socket
+import threading
 
 import httpx
 import pytest
 
 from shoal.core.errors import ConfigError
 from shoal.gateway.app import create_app
-from shoal.gateway.server import GatewayServer
+from shoal.gateway.server import GatewayServer, check_can_listen
 from shoal.gateway.service import ModelService
 from tests.unit.gateway.running_gateway import (
     DEADLINE_S,
@@ -28,7 +29,7 @@ BODY = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
 
 
 def server_over(generator: ScriptedGenerator, host: str = "127.0.0.1", port: int = 0) -> GatewayServer:
-    service = ModelService(MODEL, 0, 100, generator, encode_chat, encode_text)
+    service = ModelService(MODEL, 0, 100, 50_000, generator, encode_chat, encode_text)
     return GatewayServer(create_app(service, FixedView()), host, port)
 
 
@@ -45,6 +46,34 @@ def test_a_busy_port_is_named_with_what_to_type() -> None:
     assert f"Port {port}" in error.message
     assert error.next_step is not None
     assert "--listen 127.0.0.1:" in error.next_step
+
+
+def test_an_address_is_checked_without_anybody_being_answered() -> None:
+    outcomes: set[bytes | type[OSError]] = set()
+    done = threading.Event()
+
+    def poll(port: int) -> None:
+        while not done.is_set():
+            try:
+                with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:
+                    connection.sendall(b"GET /health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+                    outcomes.add(connection.recv(100))
+            except ConnectionError as error:
+                outcomes.add(type(error))
+
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"Port {port}"):
+            check_can_listen("127.0.0.1", port)
+    poller = threading.Thread(target=poll, args=(port,))
+    poller.start()
+    for _ in range(50):
+        check_can_listen("127.0.0.1", port)
+    done.set()
+    poller.join(DEADLINE_S)
+    assert outcomes
+    # Dropped connections are no answer, nor is what a connection to itself says.
+    assert not {outcome for outcome in outcomes if isinstance(outcome, bytes) and outcome.startswith(b"HTTP/")}
 
 
 def test_of_two_servers_started_at_once_on_one_port_one_is_told() -> None:
