@@ -73,7 +73,9 @@ def test_an_address_is_checked_without_anybody_being_answered() -> None:
     poller.join(DEADLINE_S)
     assert outcomes
     # Dropped connections are no answer, nor is what a connection to itself says.
-    assert not {outcome for outcome in outcomes if isinstance(outcome, bytes) and outcome.startswith(b"HTTP/")}
+    assert not {
+        outcome for outcome in outcomes if isinstance(outcome, bytes) and outcome.startswith(b"HTTP/")
+    }
 
 
 def test_of_two_servers_started_at_once_on_one_port_one_is_told() -> None:
