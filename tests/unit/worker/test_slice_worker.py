@@ -12,6 +12,7 @@ import zmq
 from shoal.core.config import EngineConfig, WorkerConfig
 from shoal.core.errors import ClusterError
 from shoal.core.placement import DRIVER, NodeId, WorkerId, WorkerInfo
+from shoal.core.sequence import SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.wire.channel import Channel
 from shoal.wire.control import ControlClient
@@ -62,7 +63,7 @@ class Head:
 
     def send_step(self, start: int = 0, step_id: int = 1) -> None:
         entry = Entry(1, 0, start, (start, start + 1), True)
-        opens = (Open(1, 0, 2, 50, 0.0, 0, 1.0, 0.0, 0),) if start == 0 else ()
+        opens = (Open(1, 0, 2, 50, SamplingParams(temperature=0.0)),) if start == 0 else ()
         self.channel.send(ME, Step(1, step_id, DRIVER, (DRIVER,), (entry,), opens))
 
     def hear(self, kind: type) -> Message:
