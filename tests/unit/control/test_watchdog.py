@@ -109,8 +109,10 @@ def test_a_worker_that_answers_again_is_not_lost(
 
     server = ControlServer(secure, "127.0.0.1", answer_each_third)
     server.start()
-    with watching(info_of(secure, server.port, process.pid), secure) as losses:
-        for _ in range(9):
-            answered.get(timeout=DEADLINE_S)
-        assert losses.empty()
-    server.stop()
+    try:
+        with watching(info_of(secure, server.port, process.pid), secure) as losses:
+            for _ in range(9):
+                answered.get(timeout=DEADLINE_S)
+            assert losses.empty()
+    finally:
+        server.stop()  # an open socket would keep the context from closing, for ever
