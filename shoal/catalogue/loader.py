@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from shoal.catalogue.failure import FailureModel
 from shoal.catalogue.machine import LinkKind, MachineKind
-from shoal.catalogue.model_shape import ModelShape, Quantisation
+from shoal.catalogue.model_anatomy import ModelAnatomy, Quantisation
 from shoal.catalogue.provenance import Provenance
 from shoal.catalogue.read_machine import read_class, read_failure, read_link, read_machine
 from shoal.catalogue.read_model import read_model, read_quantisation
@@ -26,7 +26,7 @@ from shoal.core.names import find, nearest_text
 from shoal.core.units import Dimension
 
 T = TypeVar("T")
-Entry = TypeVar("Entry", MachineKind, ModelShape, Quantisation)
+Entry = TypeVar("Entry", MachineKind, ModelAnatomy, Quantisation)
 
 SECTIONS: Final = ("source", "class", "link", "machine", "quantisation", "model", "failure", "price")
 LABELS: Final = frozenset({"title", "aliases", "class", "link", "like", "notes"})
@@ -49,7 +49,7 @@ class Catalogue:
 
     machines: Mapping[str, MachineKind]
     links: Mapping[str, LinkKind]
-    models: Mapping[str, ModelShape]
+    models: Mapping[str, ModelAnatomy]
     quantisations: Mapping[str, Quantisation]
     failures: Mapping[str, FailureModel]
     prices: Mapping[str, Price]
@@ -58,7 +58,7 @@ class Catalogue:
     def machine(self, name: str) -> MachineKind:
         return find(name, _with_aliases(self.machines), kind="machine")
 
-    def model(self, name: str) -> ModelShape:
+    def model(self, name: str) -> ModelAnatomy:
         return find(name, _with_aliases(self.models), kind="model")
 
     def quantisation(self, name: str) -> Quantisation:

@@ -1,4 +1,4 @@
-"""A model's table in a catalogue file, read into a ModelShape; and a quantisation's."""
+"""A model's table in a catalogue file, read into a ModelAnatomy; and a quantisation's."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from shoal.catalogue.mixers import (
     LatentAttention,
     Mixer,
 )
-from shoal.catalogue.model_shape import (
+from shoal.catalogue.model_anatomy import (
     DenseFeedForward,
     FeedForward,
-    LayerShape,
+    LayerAnatomy,
     MixtureOfExperts,
-    ModelShape,
+    ModelAnatomy,
     Quantisation,
 )
 from shoal.catalogue.provenance import Provenance
@@ -30,7 +30,7 @@ from shoal.core.names import nearest_text
 T = TypeVar("T")
 
 
-def read_model(name: str, table: TomlTable) -> ModelShape:
+def read_model(name: str, table: TomlTable) -> ModelAnatomy:
     """Raises ConfigError naming file, line and field."""
     title, aliases, notes = table.label("title"), table.texts("aliases"), table.texts("notes")
     provenance = table.provenance
@@ -42,14 +42,14 @@ def read_model(name: str, table: TomlTable) -> ModelShape:
         raise table.error(
             "feed_forwards", f"names {len(feed_forward_order)} layers, but mixers {len(mixer_order)}"
         )
-    shape = ModelShape(
+    anatomy = ModelAnatomy(
         name=name,
         title=title,
         hidden=table.integer("hidden", least=1),
         vocabulary=table.integer("vocabulary", least=1),
         context_tokens=table.integer("context", least=1),
         layers=tuple(
-            LayerShape(mixers[mixer], feed_forwards[feed_forward])
+            LayerAnatomy(mixers[mixer], feed_forwards[feed_forward])
             for mixer, feed_forward in zip(mixer_order, feed_forward_order, strict=True)
         ),
         is_tied=table.flag("tied"),
@@ -64,7 +64,7 @@ def read_model(name: str, table: TomlTable) -> ModelShape:
         provenance=provenance,
     )
     table.end()
-    return shape
+    return anatomy
 
 
 def read_quantisation(name: str, table: TomlTable) -> Quantisation:

@@ -1,4 +1,4 @@
-"""A model's architecture in numbers: its layers, tables and what crosses a cut. Parameters, no bytes."""
+"""A model's anatomy in numbers: its layers, tables and what crosses a cut. Parameters, no bytes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FeedForward = DenseFeedForward | MixtureOfExperts
 
 
 @dataclass(frozen=True, slots=True)
-class LayerShape:
+class LayerAnatomy:
     """One layer: how it mixes tokens, then what it does to each."""
 
     mixer: Mixer
@@ -85,7 +85,7 @@ class Quantisation:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
+class ModelAnatomy:
     """One model.
 
     context_tokens: the longest it was made for. is_tied: the token table is also the LM head.
@@ -101,7 +101,7 @@ class ModelShape:
     hidden: int
     vocabulary: int
     context_tokens: int
-    layers: tuple[LayerShape, ...]
+    layers: tuple[LayerAnatomy, ...]
     is_tied: bool = False
     streams: int = 1
     bank_layers: int | None = None
@@ -129,15 +129,15 @@ class ModelShape:
 
     def trunk_parameters(self, layer: int) -> int:
         """Of layer `layer`, used by every token."""
-        shape = self.layers[layer]
-        own = shape.mixer.parameters(self.hidden) + shape.feed_forward.trunk_parameters(self.hidden)
+        own = self.layers[layer]
+        body = own.mixer.parameters(self.hidden) + own.feed_forward.trunk_parameters(self.hidden)
         norms = self.norms_per_layer * self.hidden
         bank = 0 if self.bank_layers is None else 2 * self.hidden
         mixing = 2 * self.streams * self.hidden * MIX_COEFFICIENTS * self.streams if self.streams > 1 else 0
         per_layer = (2 * self.hidden + 1) * self.per_layer_input
         # The second table's projection is computed once, where tokens come in.
         projection = self.hidden * self.per_layer_input * self.num_layers if layer == 0 else 0
-        return own + norms + bank + mixing + per_layer + projection
+        return body + norms + bank + mixing + per_layer + projection
 
     @property
     def table_parameters(self) -> int:
