@@ -236,6 +236,22 @@ def test_what_was_pulled_is_computed_and_journaled_but_not_sent_on() -> None:
     np.testing.assert_array_equal(refill.rows, expected_rows(1, 0, 8))
 
 
+def test_pulled_chunks_that_are_held_already_are_passed_over() -> None:
+    worker = OneWorker("last")
+    worker.hold(1, 4)
+    worker.step(entry(1, 8, 9, sample=True))
+    worker.work()
+    worker.sent.clear()
+    worker.refill(1, 0, 4, 4)
+    assert worker.work() == 2
+    (result,) = worker.take(Result)
+    assert [(o.start, o.token) for o in result.outputs] == [(8, expected_draw(1, 9))]
+    # The pull is over: another gap is asked for at once.
+    worker.step(entry(1, 12, 13))
+    worker.work()
+    assert [(p.start, p.stop) for p in worker.take(Pull)] == [(9, 12)]
+
+
 def test_pulled_chunks_are_computed_in_the_lengths_they_had() -> None:
     worker = OneWorker()
     worker.step(entry(1, 7, 8), opens=[opened(1)])
@@ -423,12 +439,23 @@ def test_where_memory_cannot_trim_a_higher_attempt_drops_the_state_and_pulls() -
     np.testing.assert_array_equal(send.rows, expected_rows(1, 5, 7))
 
 
-def test_a_refill_of_another_attempt_is_ignored() -> None:
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_a_refill_of_another_attempt_is_ignored(attempt: int) -> None:
     worker = OneWorker()
     worker.step(entry(1, 4, 5, attempt=1), opens=[opened(1)])
     worker.work()
-    worker.refill(1, 0, 4, attempt=0)
-    assert worker.work() == 0
+    worker.refill(1, 0, 4, attempt=attempt)
+    assert worker.core.num_queued == 0
+
+
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_a_pull_of_another_attempt_is_not_answered(attempt: int) -> None:
+    worker = OneWorker()
+    worker.step(entry(1, 0, 4, attempt=1), opens=[opened(1)])
+    worker.work()
+    worker.sent.clear()
+    worker.receive(Pull(1, 1, attempt, 0, 4, AFTER))
+    assert worker.sent == []
 
 
 # ---------------------------------------------------------------- batches
@@ -456,6 +483,7 @@ def test_two_entries_of_one_session_in_one_step_are_computed_one_after_the_other
     worker = OneWorker()
     worker.step(entry(1, 0, 4), entry(1, 4, 6), opens=[opened(1)])
     assert worker.work() == 2
+    assert not [s for s in worker.sent if isinstance(s.message, Pull)]
     assert [ends_of(s.entries) for s in worker.take(Step)] == [[(1, 0, 4)], [(1, 4, 6)]]
 
 

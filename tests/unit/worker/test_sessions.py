@@ -42,6 +42,7 @@ def test_the_open_releases_what_was_parked_in_order() -> None:
     worker.work()
     worker.receive(opened(1))
     worker.work()
+    assert not [s for s in worker.sent if isinstance(s.message, Pull)]
     assert [ends_of(s.entries)[0] for s in worker.take(Step)] == [(1, 0, 4), (1, 4, 6)]
 
 
