@@ -54,8 +54,27 @@ class LlamaBatch:
             self._is_output[begin:end] = outputs_all
             if chunk.draw is not None:
                 self._is_output[end - 1] = 1
+        self._point_at(rows, end)
+
+    def pad(self) -> None:
+        """Leave no row alone: a lone token is repeated at the next position, and beside a lone
+        output a second row is flagged. What is repeated behind a token cannot be seen by it; the
+        caller takes its cell back."""
+        assert self._rows is not None
+        num_tokens = self.struct.n_tokens
+        if num_tokens == 1:
+            self._seqs[1] = self._seqs[0]
+            self._positions[1] = self._positions[0] + 1
+            self._is_output[1] = self._is_output[0]
+            self._point_at(np.repeat(self._rows, 2, axis=0), 2)
+            return
+        flagged = np.flatnonzero(self._is_output[:num_tokens])
+        if len(flagged) == 1:
+            self._is_output[0 if flagged[0] else 1] = 1
+
+    def _point_at(self, rows: Rows, num_tokens: int) -> None:
         self._rows = rows
-        self.struct.n_tokens = end
+        self.struct.n_tokens = num_tokens
         self.struct.embd = ctypes.cast(rows.ctypes.data, _FLOAT_POINTER)
 
 

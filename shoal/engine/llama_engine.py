@@ -3,8 +3,8 @@
 Every slice is fed rows through `llama_batch.embd`; the first embeds its tokens itself. The hidden
 state behind the last layer is read by the evaluation callback (hidden_tap). llama.cpp checks
 neither the width of rows nor, on an empty sequence, positions: everything is checked here before
-it is called. Flash attention is left to llama.cpp's choice: sliced and whole models agree bit for
-bit either way, and on CPUs it is the faster one.
+it is called. Flash attention is left to llama.cpp's choice in default mode: sliced and whole models
+agree bit for bit either way, and on CPUs it is the faster one. Invariant mode: engine/invariance.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from shoal.core.config import EngineConfig
 from shoal.core.errors import ConfigError, EngineError, InvariantBroken, KvExhausted
 from shoal.core.specs import LayerRange
 from shoal.engine.interface import Chunk, Computed, Drawn, EngineLimits, Rows
+from shoal.engine.invariance import one_graph_batches
 from shoal.engine.llama_batch import LlamaBatch
 from shoal.engine.llama_runtime import llama_runtime
 from shoal.engine.llama_slice import LlamaSlice
@@ -37,15 +38,16 @@ class LlamaEngine:
         self._layers = layers
         self._is_last = layers.end == num_layers
         self._n_ctx = config.n_ctx
+        self._is_invariant = config.invariant
         self._embedding = _open_embedding(config) if layers.start == 0 else None
         self._slice = LlamaSlice(config, layers, is_last=self._is_last)
         self._tap = self._slice.tap
-        self._batch = LlamaBatch(config.max_batch_tokens)
+        self._batch = LlamaBatch(max(config.max_batch_tokens, 2))
         self._logits_pointer = ctypes.POINTER(ctypes.c_float * self._slice.n_vocab)
         self._held: dict[int, int] = {}  # tokens of each sequence
         self._cells_used = 0
         self._limits = EngineLimits(
-            cells=config.cells,
+            cells=config.n_ctx * config.max_sequences if config.invariant else config.cells,
             max_sequences=config.max_sequences,
             max_batch_tokens=config.max_batch_tokens,
             row_width_in=self._slice.row_width_in,
@@ -72,14 +74,10 @@ class LlamaEngine:
         num_tokens = self._check_chunks(chunks)
         rows = self._checked_rows(chunks, rows, num_tokens)
         try:
-            self._batch.fill(chunks, rows, outputs_all=not self._is_last)
-            self._tap.expect(num_tokens)
-            self._decode()
-            if self._is_last:
-                self._tap.raise_error()
-                computed = Computed.by_last_slice(self._draws(chunks))
+            if self._is_invariant:
+                computed = self._compute_invariant(chunks, rows)
             else:
-                computed = Computed(self._take_rows(chunks), (None,) * len(chunks))
+                computed = self._compute_batch(chunks, rows)
         except BaseException:
             for chunk in chunks:
                 self.clear(chunk.seq)
@@ -181,6 +179,38 @@ class LlamaEngine:
 
     # ------------------------------------------------------------ computing
 
+    def _compute_invariant(self, chunks: Sequence[Chunk], rows: Rows) -> Computed:
+        """In as many batches as llama.cpp would make of it, which the tap needs to see one by one."""
+        batches = one_graph_batches(chunks)
+        if len(batches) == 1:
+            return self._compute_batch(chunks, rows)
+        parts: list[Computed] = []
+        end = 0
+        for batch in batches:
+            begin, end = end, end + sum(len(chunk.tokens) for chunk in batch)
+            parts.append(self._compute_batch(batch, rows[begin:end]))
+        if self._is_last:
+            draws = [part.drawn_behind(index) for part in parts for index in range(len(part.drawn))]
+            return Computed.by_last_slice(draws)
+        outputs = [part.rows for part in parts if part.rows is not None]
+        return Computed(np.concatenate(outputs), (None,) * len(chunks))
+
+    def _compute_batch(self, chunks: Sequence[Chunk], rows: Rows) -> Computed:
+        """One graph. Counts nothing."""
+        self._batch.fill(chunks, rows, outputs_all=not self._is_last)
+        if self._slice.pads_lone_rows:
+            self._batch.pad()
+        self._tap.expect(self._batch.struct.n_tokens)
+        self._decode()
+        if self._is_last:
+            self._tap.raise_error()
+            computed = Computed.by_last_slice(self._draws(chunks))
+        else:
+            computed = Computed(self._take_rows(chunks)[: len(rows)], (None,) * len(chunks))
+        if self._batch.struct.n_tokens > len(rows):
+            self._forget_after(chunks[0].seq, chunks[0].start + 1)
+        return computed
+
     def _decode(self) -> None:
         runtime = llama_runtime()
         runtime.forget_errors()
@@ -206,7 +236,7 @@ class LlamaEngine:
         # llama.cpp built its graph elsewhere in memory. The tap now searches by name; the cells
         # just written go first.
         for chunk in chunks:
-            self._forget_after(chunk.seq, self._held.get(chunk.seq, 0))
+            self._forget_after(chunk.seq, chunk.start)
         self._decode()
         rows = self._tap.take()
         if rows is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from llama_cpp import llama_cpp
 
+from shoal.core.cache_size import cells_of_a_sequence
 from shoal.core.config import EngineConfig
 from shoal.core.errors import InvariantBroken
 
@@ -44,11 +45,12 @@ def slice_model_params(config: EngineConfig) -> ctypes.Structure:
     mapped, and where the CPU backend repacks them for speed both copies would be resident.
     """
     params: ctypes.Structure = llama_cpp.llama_model_default_params()
+    gpu_layers = 0 if config.invariant else config.gpu_layers
     set_fields(
         params,
-        n_gpu_layers=config.gpu_layers if config.gpu_layers >= 0 else _ALL_LAYERS,
+        n_gpu_layers=gpu_layers if gpu_layers >= 0 else _ALL_LAYERS,
         load_mode=llama_cpp.LLAMA_LOAD_MODE_NONE,
-        use_extra_bufts=True,
+        use_extra_bufts=not config.invariant,
     )
     return params
 
@@ -56,24 +58,55 @@ def slice_model_params(config: EngineConfig) -> ctypes.Structure:
 def slice_context_params(config: EngineConfig, cb_eval: Any) -> ctypes.Structure:
     """Context parameters for a slice. `cb_eval` must stay referenced as long as the context.
 
-    The unified cache shares its cells among all sequences; a physical batch holds any batch, so
-    that the callback sees each batch as one graph in batch order. swa_full keeps whole sequences
-    in sliding-window layers too: cells then count the same in every layer, and a tail can be
-    trimmed off.
+    A physical batch holds any batch, so that the callback sees each batch as one graph in batch
+    order. swa_full keeps whole sequences in sliding-window layers too: cells then count the same
+    in every layer, and a tail can be trimmed off.
     """
     params: ctypes.Structure = llama_cpp.llama_context_default_params()
+    set_fields(
+        params,
+        n_seq_max=config.max_sequences,
+        n_threads=config.threads,
+        n_threads_batch=config.threads,
+        swa_full=True,
+        no_perf=True,
+        cb_eval=cb_eval,
+    )
+    if config.invariant:
+        _set_invariant(params, config)
+    else:
+        _set_default(params, config)
+    return params
+
+
+def _set_default(params: ctypes.Structure, config: EngineConfig) -> None:
+    """The unified cache shares its cells among all sequences."""
     set_fields(
         params,
         n_ctx=config.cells,
         n_batch=config.max_batch_tokens,
         n_ubatch=config.max_batch_tokens,
-        n_seq_max=config.max_sequences,
-        n_threads=config.threads,
-        n_threads_batch=config.threads,
         kv_unified=True,
-        swa_full=True,
         flash_attn_type=llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
-        no_perf=True,
-        cb_eval=cb_eval,
     )
-    return params
+
+
+def _set_invariant(params: ctypes.Structure, config: EngineConfig) -> None:
+    """A cache for each sequence, and what engine/invariance.py says of kernels.
+
+    A batch has room for a lone token's repetition, and for a token of each sequence: with less,
+    llama.cpp aborts where it plans its graphs.
+    """
+    num_batch_rows = max(config.max_batch_tokens, config.max_sequences, 2)
+    set_fields(
+        params,
+        n_ctx=cells_of_a_sequence(config.n_ctx) * config.max_sequences,
+        n_batch=num_batch_rows,
+        n_ubatch=num_batch_rows,
+        kv_unified=False,
+        flash_attn_type=llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        type_k=llama_cpp.GGML_TYPE_Q8_0,
+        type_v=llama_cpp.GGML_TYPE_Q8_0,
+        offload_kqv=False,
+        op_offload=False,
+    )

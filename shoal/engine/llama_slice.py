@@ -15,10 +15,12 @@ from typing import Any, Final
 import psutil
 from llama_cpp import llama_cpp
 
+from shoal.core.cache_size import Q8_0_PER_F16
 from shoal.core.config import EngineConfig
 from shoal.core.errors import ConfigError, InsufficientMemory, ModelFileError
 from shoal.core.specs import LayerRange
 from shoal.engine.hidden_tap import HiddenTap
+from shoal.engine.invariance import LONE_ROW_KINDS, matrix_kinds, use_plain_products
 from shoal.engine.llama_params import slice_context_params, slice_model_params
 from shoal.engine.llama_runtime import llama_runtime
 from shoal.model.architectures import RULES, ArchitectureRule
@@ -28,7 +30,10 @@ _OUT_OF_MEMORY: Final = ("unable to allocate", "failed to allocate", "out of mem
 
 
 class LlamaSlice:
-    """One slice, loaded. `model` and `context` are llama.cpp's pointers, valid until `close`."""
+    """One slice, loaded. `model` and `context` are llama.cpp's pointers, valid until `close`.
+
+    pads_lone_rows: invariant mode, and these weights treat a lone row differently from several.
+    """
 
     def __init__(self, config: EngineConfig, layers: LayerRange, *, is_last: bool) -> None:
         """Raises ModelFileError, InsufficientMemory or ConfigError, naming file and layers."""
@@ -40,6 +45,7 @@ class LlamaSlice:
         self.path: Path = config.slice_path
         self.layers = layers
         self._config = config
+        self.pads_lone_rows = self._choose_kernels(is_last=is_last)
         self.model = self._load_model()
         self._finalizer: weakref.finalize[..., LlamaSlice] = weakref.finalize(
             self, llama_cpp.llama_model_free, self.model
@@ -57,7 +63,8 @@ class LlamaSlice:
     @property
     def state_bytes(self) -> int:
         """What the caches take, all cells."""
-        return llama_cpp.llama_n_ctx(self.context) * self._kv_bytes_per_token()  # type: ignore[no-any-return]
+        cells: int = llama_cpp.llama_n_ctx(self.context)
+        return cells * self._kv_bytes_per_token()
 
     @property
     def is_closed(self) -> bool:
@@ -66,6 +73,15 @@ class LlamaSlice:
     def close(self) -> None:
         """Free model and caches. Idempotent."""
         self._finalizer()
+
+    def _choose_kernels(self, *, is_last: bool) -> bool:
+        """Before the first product in this process. Returns whether lone rows must be padded."""
+        if not self._config.invariant:
+            llama_runtime().chose_tiled = True
+            return False
+        kinds = matrix_kinds(self.path, is_last=is_last)
+        use_plain_products(llama_runtime(), kinds)
+        return bool(kinds & LONE_ROW_KINDS)
 
     def _load_model(self) -> Any:
         runtime = llama_runtime()
@@ -138,7 +154,8 @@ class LlamaSlice:
         key = int(self._metadata(f"{self.rule.name}.attention.key_length") or n_embd // n_head)
         value = int(self._metadata(f"{self.rule.name}.attention.value_length") or n_embd // n_head)
         per_layer = llama_cpp.llama_model_n_head_kv(self.model) * (key + value) * _KV_BYTES_PER_VALUE
-        return self.layers.num_layers * int(per_layer)
+        num_bytes = self.layers.num_layers * int(per_layer)
+        return int(num_bytes * Q8_0_PER_F16) if self._config.invariant else num_bytes
 
     def _metadata(self, key: str) -> str | None:
         buffer = ctypes.create_string_buffer(256)

@@ -143,6 +143,7 @@ class DriverCore:
             chunk_tokens=min(self._config.chunk_tokens, capacity.batch_tokens),
             max_batch_tokens=capacity.batch_tokens,
             max_steps=self._config.steps_in_flight,
+            consecutive_slots=self._config.invariant,
         )
         self._route = Route(epoch, tuple(stages), scheduler)
         self.admission.capacity = capacity

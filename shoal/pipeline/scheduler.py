@@ -3,6 +3,11 @@
 Pure. A step is one chunk of one prompt, or one token each of sessions that are decoding: such
 steps suit every kind of memory (SLICES section 3), and a token never waits inside a step for
 somebody's prompt. Disjoint steps follow each other through the stages, so that all work at once.
+
+In invariant mode sessions of one step sit on consecutive slots, in ascending order: there each slot
+has a cache of its own, and llama.cpp computes consecutive ones as one batch but starts another,
+reading all weights again, wherever a slot is missing. Eight sessions on scattered slots took 70 ms a
+step where consecutive ones took 42.
 """
 
 from __future__ import annotations
@@ -35,17 +40,25 @@ class Scheduler:
 
     chunk_tokens: longest prefill chunk. max_steps: steps of a kind in flight at most; by default
     one a stage, and one more chunk while nobody decodes, so that the first stage never waits for
-    the driver. max_batch_tokens: tokens of one decode step.
+    the driver. max_batch_tokens: tokens of one decode step. consecutive_slots: invariant mode.
     """
 
     def __init__(
-        self, *, num_stages: int, chunk_tokens: int, max_batch_tokens: int, max_steps: int | None = None
+        self,
+        *,
+        num_stages: int,
+        chunk_tokens: int,
+        max_batch_tokens: int,
+        max_steps: int | None = None,
+        consecutive_slots: bool = False,
     ) -> None:
         self._num_stages = num_stages
         self._chunk_tokens = chunk_tokens
         self._max_batch_tokens = max_batch_tokens
         self._max_steps = max_steps
+        self._consecutive_slots = consecutive_slots
         self._last_prefilled = SessionId(-1)
+        self._next_slot = 0
 
     def choose(self, sessions: Sequence[Session], in_flight: InFlight) -> StepChoice | None:
         """The next step to send now, or None. Call again until None."""
@@ -59,9 +72,20 @@ class Scheduler:
         if not ready:
             return None
         # An equal share a stage: while one share is in the last stage the others fill the rest.
-        share = -(-len(decoding) // self._num_stages)
-        chosen = ready[: min(share, self._max_batch_tokens)]
+        share = min(-(-len(decoding) // self._num_stages), self._max_batch_tokens)
+        chosen = self._neighbours(ready, share) if self._consecutive_slots else ready[:share]
         return StepChoice(tuple(s.session for s in chosen), 1)
+
+    def _neighbours(self, ready: Sequence[Session], most: int) -> list[Session]:
+        """Sessions on consecutive slots, `most` at most, in ascending order: of those that are
+        ready, from the first slot behind the last step's, so that every slot has its turn."""
+        by_slot = {session.assigned_slot: session for session in ready}
+        start = min((slot for slot in by_slot if slot >= self._next_slot), default=min(by_slot))
+        stop = start + 1
+        while stop in by_slot and stop - start < most:
+            stop += 1
+        self._next_slot = stop
+        return [by_slot[slot] for slot in range(start, stop)]
 
     def _choose_prefill(self, sessions: Sequence[Session], in_flight: InFlight) -> StepChoice | None:
         waiting = [s for s in sessions if s.phase is Phase.PREFILL]

@@ -60,9 +60,15 @@ class Session:
     def reserved_tokens(self) -> int:
         return self.prompt_length + self.request.max_tokens
 
-    def open_message(self) -> Open:
+    @property
+    def assigned_slot(self) -> int:
+        """The slot of a session that has been admitted."""
         assert self.slot is not None, f"session {self.session} is not admitted"
-        return Open(self.session, self.slot, self.prompt_length, self.reserved_tokens, self.request.sampling)
+        return self.slot
+
+    def open_message(self) -> Open:
+        slot = self.assigned_slot
+        return Open(self.session, slot, self.prompt_length, self.reserved_tokens, self.request.sampling)
 
     def next_entry(self, max_tokens: int) -> Entry:
         """Take the next unsent tokens, at most `max_tokens`; the last unsent one is sampled behind."""

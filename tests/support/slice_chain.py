@@ -33,6 +33,8 @@ class SliceChain:
         cells: int,
         max_sequences: int = 1,
         max_batch_tokens: int = 128,
+        invariant: bool = False,
+        threads: int = 1,
     ) -> None:
         embedding_path = cut_embedding(model_path, folder / "embedding.gguf")
         config = EngineConfig(
@@ -43,6 +45,8 @@ class SliceChain:
             cells=cells,
             max_sequences=max_sequences,
             max_batch_tokens=max_batch_tokens,
+            invariant=invariant,
+            threads=threads,
         )
         self.engines: list[LlamaEngine] = []
         for layers in slices:

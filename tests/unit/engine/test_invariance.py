@@ -1,0 +1,198 @@
+"""Invariant mode's rules for one engine: how batches are cut, when rows are padded, what is refused."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+
+from shoal.core.cache_size import cells_of_a_sequence
+from shoal.core.config import EngineConfig
+from shoal.core.errors import InvariantBroken, KvExhausted
+from shoal.core.sequence import SamplingParams
+from shoal.core.specs import LayerRange
+from shoal.engine.interface import Chunk, Draw
+from shoal.engine.invariance import matrix_kinds, one_graph_batches, use_plain_products
+from shoal.engine.llama_engine import LlamaEngine
+from shoal.engine.llama_runtime import llama_runtime
+from shoal.model.slicing import cut_embedding, cut_slice
+from tests.support.tiny_models import write_tiny_model
+
+NUM_LAYERS = 4
+FIRST, LAST = LayerRange(0, 2), LayerRange(2, NUM_LAYERS)
+N_CTX = 40
+GREEDY = Draw(SamplingParams(temperature=0), 0, ())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("slices")
+    model = write_tiny_model(folder / "tiny.gguf", "qwen2", num_layers=NUM_LAYERS, weights="F16", seed=11)
+    cut_slice(model, FIRST, folder / "first.gguf")
+    cut_slice(model, LAST, folder / "last.gguf")
+    cut_embedding(model, folder / "embedding.gguf")
+    return folder
+
+
+def _config(folder: Path, name: str) -> EngineConfig:
+    return EngineConfig(
+        kind="llama",
+        slice_path=folder / name,
+        embedding_path=folder / "embedding.gguf",
+        n_ctx=N_CTX,
+        max_sequences=4,
+        max_batch_tokens=16,
+        invariant=True,
+    )
+
+
+@pytest.fixture
+def first(folder: Path) -> Iterator[LlamaEngine]:
+    engine = LlamaEngine(_config(folder, "first.gguf"), FIRST, NUM_LAYERS)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def last(folder: Path) -> Iterator[LlamaEngine]:
+    engine = LlamaEngine(_config(folder, "last.gguf"), LAST, NUM_LAYERS)
+    yield engine
+    engine.close()
+
+
+# ---------------------------------------------------------------- batches
+
+
+def _cut(*batch: tuple[int, int]) -> list[list[int]]:
+    """Sequences of each part of a batch of chunks (sequence, number of tokens)."""
+    parts = one_graph_batches([Chunk(seq, 0, [1] * count) for seq, count in batch])
+    return [[chunk.seq for chunk in part] for part in parts]
+
+
+def test_single_tokens_of_consecutive_sequences_are_one_batch() -> None:
+    assert _cut((2, 1), (3, 1), (4, 1)) == [[2, 3, 4]]
+
+
+def test_a_gap_or_a_step_back_begins_another_batch() -> None:
+    assert _cut((0, 1), (2, 1), (3, 1), (1, 1), (1, 1)) == [[0], [2, 3], [1], [1]]
+
+
+def test_a_chunk_of_several_tokens_is_alone() -> None:
+    assert _cut((0, 1), (1, 5), (2, 1), (3, 1), (4, 2)) == [[0], [1], [2, 3], [4]]
+
+
+def test_any_batch_gives_the_rows_that_its_chunks_give_alone(first: LlamaEngine) -> None:
+    texts = {0: [5, 6, 7], 1: [8], 2: [9, 10], 3: [11]}
+    alone = []
+    for seq, tokens in texts.items():
+        for start, token in enumerate(tokens):
+            rows = first.compute([Chunk(seq, start, [token])], None).rows
+            assert rows is not None
+            assert rows.shape == (1, 64)
+            alone.append(rows)
+        first.clear(seq)
+    chunks = [
+        Chunk(0, 0, [5]),
+        Chunk(0, 1, [6, 7]),
+        Chunk(1, 0, [8]),
+        Chunk(2, 0, [9, 10]),
+        Chunk(3, 0, [11]),
+    ]
+    together = first.compute(chunks, None).rows
+    assert together is not None
+    assert np.array_equal(together, np.concatenate(alone))
+    first.compute([Chunk(0, 3, [1]), Chunk(2, 2, [1])], None)
+
+
+def test_tokens_are_drawn_in_every_part_of_a_batch(last: LlamaEngine) -> None:
+    rows = np.random.default_rng(0).standard_normal((4, 64), dtype=np.float32)
+    alone = [last.compute([Chunk(seq, 0, [1], GREEDY)], rows[seq : seq + 1]).drawn[0] for seq in (0, 1, 2)]
+    for seq in (0, 1, 2):
+        last.clear(seq)
+    chunks = [Chunk(2, 0, [1], GREEDY), Chunk(0, 0, [1], GREEDY), Chunk(1, 0, [1], GREEDY), Chunk(3, 0, [1])]
+    assert last.compute(chunks, rows[[2, 0, 1, 3]]).drawn == (alone[2], alone[0], alone[1], None)
+    assert len(set(alone)) > 1
+
+
+def test_of_one_batch_a_single_draw_has_the_bits_that_it_has_alone(last: LlamaEngine) -> None:
+    rows = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
+    last.compute([Chunk(1, 0, [1], GREEDY)], rows[1:2])
+    alone = last.logits(0)
+    last.clear(1)
+    last.compute([Chunk(0, 0, [1]), Chunk(1, 0, [1], GREEDY), Chunk(2, 0, [1])], rows)
+    assert np.array_equal(last.logits(1), alone)
+
+
+# ---------------------------------------------------------------- a lone token
+
+
+def test_a_lone_token_takes_one_cell_and_leaves_nothing_behind(first: LlamaEngine) -> None:
+    first.compute([Chunk(0, 0, [5, 6])], None)
+    for start in range(2, N_CTX):
+        first.compute([Chunk(0, start, [7])], None)
+    with pytest.raises(InvariantBroken, match="the context is 40"):
+        first.compute([Chunk(0, N_CTX, [7])], None)
+
+
+def test_a_context_of_whole_steps_has_room_for_the_repetition(folder: Path) -> None:
+    config = replace(_config(folder, "first.gguf"), n_ctx=256, max_sequences=1, max_batch_tokens=255)
+    engine = LlamaEngine(config, FIRST, NUM_LAYERS)
+    engine.compute([Chunk(0, 0, [5] * 255)], None)
+    engine.compute([Chunk(0, 255, [5])], None)
+    engine.close()
+
+
+def test_a_batch_of_one_token_may_be_all_that_is_allowed(folder: Path) -> None:
+    engine = LlamaEngine(replace(_config(folder, "first.gguf"), max_batch_tokens=1), FIRST, NUM_LAYERS)
+    assert engine.limits.max_batch_tokens == 1
+    engine.compute([Chunk(0, 0, [5])], None)
+    engine.close()
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_every_sequence_can_be_full_at_once_and_no_fuller(first: LlamaEngine) -> None:
+    assert first.limits.cells == 4 * N_CTX
+    for seq in range(4):
+        for start in range(0, N_CTX, 8):
+            first.compute([Chunk(seq, start, [5] * 8)], None)
+    with pytest.raises((InvariantBroken, KvExhausted)):
+        first.compute([Chunk(3, N_CTX, [5])], None)
+
+
+@pytest.mark.parametrize(("n_ctx", "cells"), [(1, 256), (255, 256), (256, 512), (4096, 4352)])
+def test_a_sequence_has_a_cell_more_than_tokens_in_whole_steps(n_ctx: int, cells: int) -> None:
+    assert cells_of_a_sequence(n_ctx) == cells
+
+
+def test_limits_say_what_the_caches_take(first: LlamaEngine) -> None:
+    # 4 sequences of 256 cells, 2 layers, 1 head of 32 for keys and for values, 34 bytes each.
+    assert first.limits.state_bytes == 4 * 256 * 2 * (34 + 34)
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def test_kinds_are_those_of_the_matrices(folder: Path) -> None:
+    # Norms and biases are F32 vectors; a slice without a head has a dummy embedding of one row.
+    assert matrix_kinds(folder / "first.gguf", is_last=False) == {Kind.F16}
+    assert matrix_kinds(folder / "last.gguf", is_last=True) == {Kind.F16}
+
+
+def _refusal_after_default_mode() -> str:
+    llama_runtime().chose_tiled = True
+    with pytest.raises(InvariantBroken) as refusal:
+        use_plain_products(llama_runtime(), frozenset({Kind.Q4_K}))
+    return str(refusal.value)
+
+
+def test_tiled_products_are_refused_once_a_process_may_have_computed_with_them() -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert "process of their own" in pool.apply(_refusal_after_default_mode)
+    use_plain_products(llama_runtime(), frozenset({Kind.F16, Kind.Q8_0}))
