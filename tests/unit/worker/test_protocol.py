@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from shoal.core.placement import DRIVER
+from shoal.engine.interface import Chunk
 from shoal.wire.messages import (
     Close,
     Closed,
@@ -439,6 +441,16 @@ def test_where_memory_cannot_trim_a_higher_attempt_drops_the_state_and_pulls() -
     np.testing.assert_array_equal(send.rows, expected_rows(1, 5, 7))
 
 
+def test_a_higher_attempt_pulls_for_itself_and_does_not_wait_for_the_older_one() -> None:
+    worker = OneWorker()
+    worker.step(entry(1, 4, 5), opens=[opened(1)])
+    worker.work()
+    worker.sent.clear()
+    worker.step(entry(1, 6, 7, attempt=1))
+    worker.work()
+    assert worker.take(Pull) == [Pull(1, 1, 1, 0, 6, ME)]
+
+
 @pytest.mark.parametrize("attempt", [0, 2])
 def test_a_refill_of_another_attempt_is_ignored(attempt: int) -> None:
     worker = OneWorker()
@@ -549,6 +561,27 @@ def test_failures_that_are_followed_by_success_never_add_up() -> None:
         worker.refill(1, 0, position)
         worker.work()
     assert worker.take(Refused) == []
+
+
+def test_nor_do_failures_of_one_position_that_was_computed_between_them() -> None:
+    due: set[int] = set()
+
+    def fails(chunks: Sequence[Chunk]) -> bool:
+        is_due = chunks[0].start in due
+        due.discard(chunks[0].start)
+        return is_due
+
+    worker = OneWorker(fails=fails)
+    worker.hold(1, 8)
+    for position in range(8, 8 + MAX_FAILURES + 2):
+        due.update({4, position})
+        worker.step(entry(1, position, position + 1))
+        for _ in range(3):  # it fails, so does the pulled chunk at 4, and then all goes well
+            worker.work()
+            worker.refill(1, 0, 4, *[1] * (position - 4))
+        worker.work()
+    assert not [s for s in worker.sent if isinstance(s.message, Refused)]
+    assert worker.engine.cells_used == 8 + MAX_FAILURES + 2
 
 
 def test_what_was_pulled_and_fails_is_pulled_again_and_in_the_end_refused() -> None:

@@ -140,6 +140,20 @@ def test_while_it_computes_it_still_hears_and_answers(head: Head) -> None:
     assert idle.progress > pong.progress
 
 
+def test_what_was_computed_goes_out_at_once_and_not_at_the_next_tick(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slice_worker, "TICK_S", 60.0)
+    gate = Gate(head.worker)
+    head.send_step()
+    assert gate.entered.wait(DEADLINE_S)
+    ticked = threading.Event()  # the next wait for messages is one of the long ones
+    monkeypatch.setattr(head.worker, "_check_lease", lambda now_s: ticked.set())
+    assert ticked.wait(DEADLINE_S)
+    gate.go_on.set()
+    head.hear(Result)
+
+
 def test_garbage_does_not_end_it(head: Head) -> None:
     endpoint = head.listening.endpoint
     with head.secure.client_socket(zmq.PUSH, endpoint.public_key) as rogue:
