@@ -31,7 +31,7 @@ def digest_answer(
     """Text and reason of the unbroken, undivided run."""
     stream, text = TextStream(request.stop), ""
     for token, _ in digest_draws(request, num_layers=num_layers, n_vocab=n_vocab):
-        if token in vocabulary.eog_tokens:
+        if token in vocabulary.eog_tokens and not request.ignore_eog:
             return text + stream.flush(), FinishReason.STOP
         text += stream.feed(vocabulary.token_bytes(token))
         if stream.stopped:

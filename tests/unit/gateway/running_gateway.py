@@ -1,4 +1,4 @@
-"""A real uvicorn on a free port in its own thread, over a generator that follows a script."""
+"""A gateway over a generator that follows a script."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from dataclasses import replace
 from shoal.core.sequence import ChoiceEvent, Finished, FinishReason, GenerateRequest, TextDelta
 from shoal.core.status import ClusterStatus, WorkerStatus
 from shoal.gateway.app import create_app
-from shoal.gateway.server import GatewayServer
 from shoal.gateway.service import ChatMessages, ModelService
+from tests.support.gateway_thread import DEADLINE_S, gateway_thread
 
 MODEL = "tiny-model"
 N_CTX = 2000
 N_VOCAB = 50_000
-DEADLINE_S = 10.0
 CREATED = 1_700_000_000
 DRAWN_SEED = 1234
 
@@ -159,16 +158,5 @@ def running_gateway(*, keep_alive_s: float = 10.0) -> Iterator[RunningGateway]:
         now_s=lambda: CREATED + 0.5,
         keep_alive_s=keep_alive_s,
     )
-    server = GatewayServer(app, "127.0.0.1", 0)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="gateway-loop")
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(DEADLINE_S)
-        gateway.port = server.port
+    with gateway_thread(app) as gateway.port:
         yield gateway
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(DEADLINE_S)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(DEADLINE_S)
-        loop.close()
