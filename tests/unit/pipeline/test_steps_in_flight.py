@@ -27,10 +27,11 @@ def test_each_step_has_a_number_of_its_own_and_is_counted_by_kind() -> None:
 
 def test_a_step_is_gone_when_the_last_of_its_entries_is_settled() -> None:
     steps, _ = _steps()
-    steps.add(_entries(1, 2), is_prefill=False, now_s=0.0)
+    record = steps.add(_entries(1, 2), is_prefill=False, now_s=0.0)
     steps.settle(1, 3)  # another entry of this session
+    assert list(record.entries) == [1, 2]
     steps.settle(1, 4)
-    assert len(steps) == 1
+    assert list(record.entries) == [2]
     steps.settle(2, 4)
     assert len(steps) == 0
 
