@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from shoal.core.errors import BadRequest
 
-_LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
+LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 
 # null is neutral everywhere and not listed.
 _SHARED: Mapping[str, tuple[object, ...]] = {
@@ -59,7 +59,7 @@ def drop_neutral_fields(
     for name, value in body.items():
         if name in neutral:
             _check_neutral(name, value, neutral[name])
-        elif name not in _LABELS:
+        elif name not in LABELS:
             kept[name] = value
     return kept
 
