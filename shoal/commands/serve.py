@@ -38,6 +38,13 @@ def serve(
         Literal["llama", "digest"],
         typer.Option(help="digest computes a checksum instead of language: it tests the cluster."),
     ] = "llama",
+    invariant: Annotated[
+        bool,
+        typer.Option(
+            "--invariant",
+            help="Equal requests get equal answers, whatever else is running. Prompts take longer.",
+        ),
+    ] = False,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Listen beyond this machine, without API keys.")
     ] = False,
@@ -69,6 +76,7 @@ def serve(
         threads=threads,
         n_ctx=ctx,
         engine=engine,
+        invariant=invariant,
     )
     notes = Console(stderr=True, highlight=False)
     if not is_loopback(host):

@@ -69,6 +69,7 @@ async def _serve(controller: Controller, signals: StopSignals, host: str, port: 
         generator=controller.driver,
         encode_chat=template.encode,
         encode_text=lambda text: controller.tokenizer.encode(text, add_special=True, parse_special=False),
+        invariant=controller.plan.invariant,
     )
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()

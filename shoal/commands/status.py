@@ -54,7 +54,7 @@ def _checked(found: dict[str, object]) -> ClusterStatus:
 def _summary(found: ClusterStatus) -> Text:
     state = "ready" if found.ready else f"not ready{_missing(found)}"
     return Text(
-        f"{found.model}: {state}, up {_duration(found.uptime_s)}, epoch {found.epoch}\n"
+        f"{found.model}: {state}, up {_duration(found.uptime_s)}, epoch {found.epoch}, {found.mode} mode\n"
         f"Sessions: {found.sessions_active} active, {found.sessions_waiting} waiting. "
         f"Cells: {found.cells_reserved} of {found.cells_total} reserved, context {found.n_ctx}. "
         f"Steps in flight: {found.steps_in_flight}."

@@ -87,7 +87,7 @@ class Controller:
         self._daemon = prepare_ray_daemon(self._config.state_root)
         self._daemon.start(worker_threads=plan.threads)
         report(StartPhase.CLUSTER, 1, 1)
-        self._driver = Driver(DriverConfig(), self._tokenizer, plan.n_ctx)
+        self._driver = Driver(DriverConfig(invariant=plan.invariant), self._tokenizer, plan.n_ctx)
         self._driver.start()
         self._place(plan, engines, self._daemon, self._driver, report)
         report(StartPhase.WARM_UP, 0, 1)
@@ -176,6 +176,7 @@ class Controller:
             cells_total=statistics.cells_total,
             steps_in_flight=statistics.steps_in_flight,
             uptime_s=time.monotonic() - self._started_s,
+            mode="invariant" if self.plan.invariant else "default",
         )
 
     # ------------------------------------------------------------ steps of the start
@@ -188,6 +189,8 @@ class Controller:
             embedding_path=None,
             n_ctx=plan.n_ctx,
             cells=plan.cells,
+            max_sequences=plan.max_sequences,
+            invariant=plan.invariant,
             threads=plan.threads,
             n_vocab=plan.spec.n_vocab,
         )

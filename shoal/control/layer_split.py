@@ -36,10 +36,11 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class CacheNeed:
     """What sessions take beside the weights. cells: tokens over all sessions. journal_bytes: the
-    bound of a worker's journal."""
+    bound of a worker's journal. bytes_per_f16_byte: of what F16 keys and values would take."""
 
     cells: int
     journal_bytes: int
+    bytes_per_f16_byte: float = 1.0
 
 
 def ranges_of_cuts(num_layers: int, cuts: Sequence[int]) -> tuple[LayerRange, ...]:
@@ -93,7 +94,7 @@ def worker_bytes(spec: ModelSpec, layers: LayerRange, cache: CacheNeed) -> int:
     """Memory that a worker of `layers` may come to use."""
     # Journal entries exist only for tokens that also hold a cell.
     journal = min(cache.journal_bytes, cache.cells * spec.n_embd * ROW_BYTES_PER_EMBD)
-    kv = cache.cells * spec.slice_kv_bytes_per_token(layers)
+    kv = math.ceil(cache.cells * spec.slice_kv_bytes_per_token(layers) * cache.bytes_per_f16_byte)
     table = spec.embedding_bytes if layers.start == 0 else 0
     return math.ceil(REPACKED_WEIGHTS * spec.slice_bytes(layers)) + table + kv + journal + PROCESS_BYTES
 

@@ -15,16 +15,18 @@ import psutil
 
 from shoal.control.layer_split import CacheNeed, Node, check_cuts, check_memory, split_layers
 from shoal.control.node_memory import usable_memory_bytes
+from shoal.core.cache_size import Q8_0_PER_F16, cells_of_a_sequence
 from shoal.core.config import EngineKind
 from shoal.core.errors import ConfigError, IllegalCut
 from shoal.core.placement import NodeId
 from shoal.core.specs import LayerRange, ModelSpec
 from shoal.model.catalog import resolve
-from shoal.model.spec_reader import legal_cuts, read_spec, why_illegal
+from shoal.model.spec_reader import legal_cuts, read_spec, why_illegal, why_not_invariant
 
 DEFAULT_NODES = 3
 DEFAULT_CTX = 4096
 DEFAULT_CELLS = 16384  # cache tokens over all sessions: four full contexts
+MAX_SEQUENCES = 16
 JOURNAL_BYTES = 512 * 2**20  # the bound of one worker's journal
 THIS_MACHINE = "this machine"
 
@@ -51,6 +53,7 @@ class ServeConfig:
     layers of later stages; None splits by bytes. threads: of each worker; None shares the
     physical cores. n_ctx: tokens a sequence may have; None is 4096, or what the model was trained
     for if that is less. home: where models and slices are kept. state_root: where Ray lives.
+    invariant: the mode (docs/MODES.md).
     """
 
     model: str
@@ -61,11 +64,12 @@ class ServeConfig:
     threads: int | None = None
     n_ctx: int | None = None
     engine: EngineKind = "llama"
+    invariant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """The stages to start: `ranges[i]` on `nodes[i]`."""
+    """The stages to start: `ranges[i]` on `nodes[i]`. cells: tokens over all sequences."""
 
     model_path: Path
     spec: ModelSpec
@@ -74,6 +78,8 @@ class StartPlan:
     threads: int
     n_ctx: int
     cells: int
+    max_sequences: int
+    invariant: bool
 
     @property
     def model_id(self) -> str:
@@ -92,8 +98,10 @@ def make_start_plan(config: ServeConfig, report: Report) -> StartPlan:
     path = resolve(config.model, lambda done, total: report(StartPhase.FETCH, done, total), home=config.home)
     spec = read_spec(path)
     n_ctx = _n_ctx(config, spec)
-    cells = max(DEFAULT_CELLS, n_ctx)
-    cache = CacheNeed(cells, JOURNAL_BYTES)
+    if config.invariant:
+        _check_invariant(path, spec)
+    cells, max_sequences = _room(n_ctx, invariant=config.invariant)
+    cache = cache_need(n_ctx, cells, max_sequences, invariant=config.invariant)
     usable_bytes = usable_memory_bytes()
     nodes = [Node(NodeId(f"local-{index}"), THIS_MACHINE, usable_bytes) for index in range(num_nodes)]
     if config.cuts is None:
@@ -111,6 +119,8 @@ def make_start_plan(config: ServeConfig, report: Report) -> StartPlan:
         threads=_threads(config, num_nodes),
         n_ctx=n_ctx,
         cells=cells,
+        max_sequences=max_sequences,
+        invariant=config.invariant,
     )
 
 
@@ -137,6 +147,33 @@ def _n_ctx(config: ServeConfig, spec: ModelSpec) -> int:
             next_step=f"Use --ctx {spec.n_ctx_train} or less.",
         )
     return config.n_ctx
+
+
+def _room(n_ctx: int, *, invariant: bool) -> tuple[int, int]:
+    """Cells over all sequences, and how many sequences there may be."""
+    cells = max(DEFAULT_CELLS, n_ctx)
+    if not invariant:
+        return cells, MAX_SEQUENCES
+    # There every sequence has room for a whole context, at half the bytes a cell: as many as fit
+    # in about the memory that default mode takes.
+    max_sequences = min(MAX_SEQUENCES, 2 * cells // n_ctx)
+    return n_ctx * max_sequences, max_sequences
+
+
+def cache_need(n_ctx: int, cells: int, max_sequences: int, *, invariant: bool) -> CacheNeed:
+    """What the caches of a mode take, and the journals."""
+    if not invariant:
+        return CacheNeed(cells, JOURNAL_BYTES)
+    return CacheNeed(cells_of_a_sequence(n_ctx) * max_sequences, JOURNAL_BYTES, Q8_0_PER_F16)
+
+
+def _check_invariant(path: Path, spec: ModelSpec) -> None:
+    reason = why_not_invariant(path)
+    if reason is not None:
+        raise ConfigError(
+            f"{spec.name} cannot be served in invariant mode: {reason}.",
+            next_step="Leave --invariant away.",
+        )
 
 
 def _threads(config: ServeConfig, num_nodes: int) -> int:

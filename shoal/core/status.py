@@ -25,7 +25,8 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The whole placement, as it is now. `missing_layers`: ranges without a live owner."""
+    """The whole placement, as it is now. `missing_layers`: ranges without a live owner. mode:
+    "default" or "invariant"."""
 
     model: str
     ready: bool
@@ -39,3 +40,4 @@ class ClusterStatus:
     cells_total: int
     steps_in_flight: int
     uptime_s: float
+    mode: str = "default"

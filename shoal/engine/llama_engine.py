@@ -21,6 +21,7 @@ from shoal.core.errors import ConfigError, EngineError, InvariantBroken, KvExhau
 from shoal.core.specs import LayerRange
 from shoal.engine.interface import Chunk, Computed, Drawn, EngineLimits, Rows
 from shoal.engine.invariance import one_graph_batches
+from shoal.engine.invariance_check import check_invariance
 from shoal.engine.llama_batch import LlamaBatch
 from shoal.engine.llama_runtime import llama_runtime
 from shoal.engine.llama_slice import LlamaSlice
@@ -56,6 +57,8 @@ class LlamaEngine:
             can_trim=True,
             state_bytes=self._slice.state_bytes,
         )
+        if config.invariant:
+            self._prove_invariance(min(config.n_ctx, config.max_batch_tokens))
 
     @property
     def layers(self) -> LayerRange:
@@ -77,7 +80,7 @@ class LlamaEngine:
             if self._is_invariant:
                 computed = self._compute_invariant(chunks, rows)
             else:
-                computed = self._compute_batch(chunks, rows)
+                computed = self._compute_batch(chunks, rows, outputs_all=not self._is_last)
         except BaseException:
             for chunk in chunks:
                 self.clear(chunk.seq)
@@ -115,6 +118,30 @@ class LlamaEngine:
     def logits(self, row: int) -> NDArray[np.float32]:
         """A copy of the logits that the last `compute` drew from, of batch row `row`. For tests."""
         return self._logits(row).copy()
+
+    # ------------------------------------------------------------ invariant mode
+
+    def _prove_invariance(self, max_tokens: int) -> None:
+        try:
+            check_invariance(self._all_rows, self._slice.row_width_in, max_tokens, str(self._layers))
+        except BaseException:
+            self.close()
+            raise
+
+    def _all_rows(self, rows: Rows, lengths: Sequence[int]) -> NDArray[np.float32]:
+        """Hidden states or logits of all `rows`; see invariance_check."""
+        outputs: list[NDArray[np.float32]] = []
+        start = 0
+        for length in lengths:
+            chunk = Chunk(0, start, [0] * length)
+            computed = self._compute_batch([chunk], rows[start : start + length], outputs_all=True)
+            if computed.rows is None:
+                outputs += [self._logits(row)[np.newaxis].copy() for row in range(length)]
+            else:
+                outputs.append(computed.rows)
+            start += length
+        self.clear(0)
+        return np.concatenate(outputs)
 
     # ------------------------------------------------------------ before computing
 
@@ -183,21 +210,22 @@ class LlamaEngine:
         """In as many batches as llama.cpp would make of it, which the tap needs to see one by one."""
         batches = one_graph_batches(chunks)
         if len(batches) == 1:
-            return self._compute_batch(chunks, rows)
+            return self._compute_batch(chunks, rows, outputs_all=not self._is_last)
         parts: list[Computed] = []
         end = 0
         for batch in batches:
             begin, end = end, end + sum(len(chunk.tokens) for chunk in batch)
-            parts.append(self._compute_batch(batch, rows[begin:end]))
+            part = self._compute_batch(batch, rows[begin:end], outputs_all=not self._is_last)
+            parts.append(part)
         if self._is_last:
             draws = [part.drawn_behind(index) for part in parts for index in range(len(part.drawn))]
             return Computed.by_last_slice(draws)
         outputs = [part.rows for part in parts if part.rows is not None]
         return Computed(np.concatenate(outputs), (None,) * len(chunks))
 
-    def _compute_batch(self, chunks: Sequence[Chunk], rows: Rows) -> Computed:
+    def _compute_batch(self, chunks: Sequence[Chunk], rows: Rows, *, outputs_all: bool) -> Computed:
         """One graph. Counts nothing."""
-        self._batch.fill(chunks, rows, outputs_all=not self._is_last)
+        self._batch.fill(chunks, rows, outputs_all=outputs_all)
         if self._slice.pads_lone_rows:
             self._batch.pad()
         self._tap.expect(self._batch.struct.n_tokens)

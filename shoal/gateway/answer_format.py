@@ -8,20 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal import __version__
 from shoal.core.sequence import Finished, TextDelta, TokenLogprobs
 from shoal.gateway.choices import ChoiceSoFar, ChoicesSoFar
 from shoal.gateway.logprob_format import chat_logprobs, legacy_logprobs
 from shoal.gateway.openai_api import EndpointKind
-
-SYSTEM_FINGERPRINT = f"shoal-{__version__}"
 
 Shape = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """One answer's identity and endpoint. created: unix seconds. prompt_tokens: of all prompts,
+    """One answer's identity and endpoint. created: unix seconds. fingerprint: of what computes it.
+    prompt_tokens: of all prompts,
     each counted once however many choices it has. num_choices: over all prompts. has_logprobs:
     whether they were asked for. include_usage: whether the stream ends with a usage chunk."""
 
@@ -29,6 +27,7 @@ class AnswerFormat:
     answer_id: str
     created: int
     model: str
+    fingerprint: str
     prompt_tokens: int
     num_choices: int = 1
     has_logprobs: bool = False
@@ -111,5 +110,5 @@ class AnswerFormat:
             "object": kind,
             "created": self.created,
             "model": self.model,
-            "system_fingerprint": SYSTEM_FINGERPRINT,
+            "system_fingerprint": self.fingerprint,
         }

@@ -62,6 +62,7 @@ class Answers:
             answer_id=request_id.replace("req-", "chatcmpl-" if asked.endpoint == "chat" else "cmpl-", 1),
             created=int(self._now_s()),
             model=self._service.model_id,
+            fingerprint=self._service.fingerprint,
             prompt_tokens=sum(map(len, prompts)),
             num_choices=len(prompts) * asked.num_choices,
             has_logprobs=asked.sampling.top_logprobs is not None,

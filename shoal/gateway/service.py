@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shoal import __version__
 from shoal.pipeline.interface import TextGenerator
 
 ChatMessages = list[dict[str, str]]
@@ -20,7 +21,7 @@ class ModelService:
     """created: unix seconds, shown by /v1/models. n_ctx: tokens of prompt and answer together.
     n_vocab: token ids are below it. encode_chat: applies the chat template; encode_text: for
     /v1/completions, control tokens in the text stay text. Both may block, are called from any
-    thread, and raise BadRequest.
+    thread, and raise BadRequest. invariant: the mode (docs/MODES.md).
     """
 
     model_id: str
@@ -30,3 +31,9 @@ class ModelService:
     generator: TextGenerator
     encode_chat: Callable[[ChatMessages], list[int]]
     encode_text: Callable[[str], list[int]]
+    invariant: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """OpenAI's `system_fingerprint`: answers under different ones need not be equal."""
+        return f"shoal-{__version__}-invariant" if self.invariant else f"shoal-{__version__}"

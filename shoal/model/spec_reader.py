@@ -17,6 +17,7 @@ from shoal.model.gguf_file import ModelFile
 from shoal.model.gguf_header import Tensor
 
 F16_BYTES: Final = 2
+Q8_0_BLOCK: Final = 32  # values that share a scale; a row is whole blocks
 
 # What the content id reads of a large tensor: this many windows, spread evenly, first and last
 # bytes included. Smaller tensors are read whole.
@@ -63,6 +64,21 @@ def why_illegal(path: Path, layers: LayerRange) -> str | None:
     model = ModelFile(path)
     rule = rule_for(model)
     return rule.why_illegal(rule.shape(model), layers)
+
+
+def why_not_invariant(path: Path) -> str | None:
+    """Why a model that `read_spec` can read cannot have the caches of invariant mode; None where
+    it can."""
+    model = ModelFile(path)
+    rule = rule_for(model)
+    heads = model.integer_per_layer(f"{rule.name}.attention.head_count", rule.num_layers(model))
+    n_embd = model.integer(f"{rule.name}.embedding_length")
+    for width in _head_widths(model, rule, n_embd // heads[0]):
+        if width % Q8_0_BLOCK:
+            return (
+                f"its attention heads are {width} values wide, and a Q8_0 cache holds blocks of {Q8_0_BLOCK}"
+            )
+    return None
 
 
 def content_id(model: ModelFile) -> str:
@@ -126,6 +142,11 @@ def _kv_bytes_per_token(
     # head_count_kv is absent where it equals head_count.
     has_kv = f"{attention}.head_count_kv" in model.fields
     kv_heads = model.integer_per_layer(f"{attention}.head_count_kv", num_layers) if has_kv else heads
-    key_width = model.integer(f"{attention}.key_length", n_embd // heads[0])
-    value_width = model.integer(f"{attention}.value_length", n_embd // heads[0])
-    return tuple(count * (key_width + value_width) * F16_BYTES for count in kv_heads)
+    widths = _head_widths(model, rule, n_embd // heads[0])
+    return tuple(count * sum(widths) * F16_BYTES for count in kv_heads)
+
+
+def _head_widths(model: ModelFile, rule: ArchitectureRule, usual: int) -> tuple[int, int]:
+    """Values of one head's key and of its value."""
+    attention = f"{rule.name}.attention"
+    return model.integer(f"{attention}.key_length", usual), model.integer(f"{attention}.value_length", usual)

@@ -38,7 +38,7 @@ def test_workers_are_shown_with_pid_slice_and_milliseconds(gateway: RunningGatew
         "127.0.0.1:5001",
         "live",
     ]
-    assert f"{MODEL}: ready, up 1 min 1 s, epoch 3" in result.stdout
+    assert f"{MODEL}: ready, up 1 min 1 s, epoch 3, default mode" in result.stdout
     assert "2 active, 1 waiting" in result.stdout
 
 

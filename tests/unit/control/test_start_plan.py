@@ -10,6 +10,8 @@ import pytest
 from shoal.control import start_plan
 from shoal.control.start_plan import ServeConfig, StartPhase, make_start_plan
 from shoal.core.errors import ConfigError, IllegalCut, InsufficientMemory, ModelFileError
+from shoal.core.specs import LayerRange
+from tests.support import tiny_models
 from tests.support.tiny_models import write_tiny_model
 
 
@@ -63,3 +65,41 @@ def test_too_little_memory_is_refused_with_node_and_numbers(
     monkeypatch.setattr(start_plan, "usable_memory_bytes", lambda: 700 * 2**20)
     with pytest.raises(InsufficientMemory, match=r"Node local-2 cannot hold layers \[4, 6\): needs \d+ MiB"):
         make_start_plan(config, ignore)
+
+
+def test_invariant_mode_gives_every_sequence_a_whole_context(config: ServeConfig) -> None:
+    default = make_start_plan(config, ignore)
+    assert (default.invariant, default.max_sequences, default.cells) == (False, 16, 16384)
+    plan = make_start_plan(replace(config, invariant=True), ignore)
+    assert (plan.invariant, plan.max_sequences, plan.cells) == (True, 16, 16 * 1000)
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "max_sequences"), [(1, 16), (2048, 16), (4096, 8), (6000, 5), (16384, 2), (131072, 2)]
+)
+def test_invariant_mode_has_as_many_sequences_as_default_modes_memory_holds(
+    n_ctx: int, max_sequences: int, tmp_path: Path
+) -> None:
+    path = write_tiny_model(tmp_path / "tiny.gguf", "llama", num_layers=6, n_ctx=131072)
+    config = ServeConfig(str(path), tmp_path, tmp_path, n_ctx=n_ctx, invariant=True, engine="digest")
+    plan = make_start_plan(config, ignore)
+    assert (plan.max_sequences, plan.cells) == (max_sequences, max_sequences * n_ctx)
+
+
+def test_the_memory_that_invariant_mode_needs_counts_its_own_caches(config: ServeConfig) -> None:
+    spec = make_start_plan(config, ignore).spec
+    f16_bytes = spec.slice_kv_bytes_per_token(LayerRange(0, 6))
+    need = start_plan.cache_need(1000, 16 * 1000, 16, invariant=True)
+    # 1,001 cells of a sequence are rounded up to 1,024; a Q8_0 block of 32 values takes 34 bytes.
+    assert need.cells * need.bytes_per_f16_byte * f16_bytes == 16 * 1024 * f16_bytes / 64 * 34
+
+
+def test_a_model_whose_heads_fit_no_q8_0_blocks_is_refused_in_invariant_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_models, "HEAD_DIM", 48)
+    path = write_tiny_model(tmp_path / "tiny.gguf", "qwen3", num_layers=6)
+    config = ServeConfig(str(path), tmp_path, tmp_path)
+    make_start_plan(config, ignore)
+    with pytest.raises(ConfigError, match="48 values wide"):
+        make_start_plan(replace(config, invariant=True), ignore)

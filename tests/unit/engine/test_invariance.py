@@ -13,11 +13,12 @@ from gguf import GGMLQuantizationType as Kind
 
 from shoal.core.cache_size import cells_of_a_sequence
 from shoal.core.config import EngineConfig
-from shoal.core.errors import InvariantBroken, KvExhausted
+from shoal.core.errors import ConfigError, InvariantBroken, KvExhausted
 from shoal.core.sequence import SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.engine.interface import Chunk, Draw
 from shoal.engine.invariance import matrix_kinds, one_graph_batches, use_plain_products
+from shoal.engine.llama_batch import LlamaBatch
 from shoal.engine.llama_engine import LlamaEngine
 from shoal.engine.llama_runtime import llama_runtime
 from shoal.model.slicing import cut_embedding, cut_slice
@@ -183,6 +184,16 @@ def test_kinds_are_those_of_the_matrices(folder: Path) -> None:
     # Norms and biases are F32 vectors; a slice without a head has a dummy embedding of one row.
     assert matrix_kinds(folder / "first.gguf", is_last=False) == {Kind.F16}
     assert matrix_kinds(folder / "last.gguf", is_last=True) == {Kind.F16}
+
+
+@pytest.mark.parametrize(("name", "layers"), [("first.gguf", FIRST), ("last.gguf", LAST)])
+def test_a_machine_that_does_not_keep_the_promise_is_refused_when_it_loads(
+    name: str, layers: LayerRange, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # These weights treat a lone row differently, as another machine may treat other numbers of rows.
+    monkeypatch.setattr(LlamaBatch, "pad", lambda batch: None)
+    with pytest.raises(ConfigError, match=rf"computes layers \{str(layers)[:-1]}\) to other bits"):
+        LlamaEngine(_config(folder, name), layers, NUM_LAYERS)
 
 
 def _refusal_after_default_mode() -> str:
