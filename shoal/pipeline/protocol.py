@@ -156,7 +156,8 @@ class DriverCore:
     def submit_choices(self, requests: Sequence[GenerateRequest], now_s: float) -> list[SessionId]:
         """Take the choices of one request in, all or, with an error as from `submit`, none.
 
-        They pass the queue's bound together: what may wait is a request, however many choices it has.
+        The queue's bound counts those who wait already, so that a request with more choices than
+        the bound can be answered at all.
         """
         if self._route is None:
             raise NotReady(f"Not ready: {self._why_not_ready}.", retry_after_s=RETRY_AFTER_S)

@@ -107,6 +107,37 @@ def test_a_client_that_leaves_frees_its_session_on_every_stage(events_before: in
         assert asyncio.run(_answer(driver, request)) == _expected(request)
 
 
+def test_a_client_that_leaves_after_one_of_its_choices_has_ended_frees_the_others() -> None:
+    async def leave(driver: Driver, workers: list[SliceWorker]) -> None:
+        choices = [_request(1, max_tokens=2), _request(2, max_tokens=3000), _request(3, max_tokens=3000)]
+        events = driver.generate_choices(choices)
+        async for choice, event in events:
+            if isinstance(event, Finished):
+                assert choice == 0
+                break
+        assert driver.statistics().sessions_active == 2
+        await events.aclose()
+        assert driver.statistics().sessions_active == 0
+        await _wait_until(lambda: _is_empty(driver, workers))
+
+    with local_pipeline(_engines(2), VOCABULARY, n_ctx=N_CTX) as (driver, workers):
+        asyncio.run(leave(driver, workers))
+
+
+def test_choices_that_fail_end_their_request_with_one_error() -> None:
+    async def journey(driver: Driver) -> None:
+        events = driver.generate_choices([_request(n, max_tokens=400) for n in range(3)])
+        await anext(events)
+        driver.fail_worker(WorkerId("w1"), "the process was killed")
+        with pytest.raises(NodeLost):
+            async for _ in events:
+                pass
+        assert driver.statistics().sessions_active == 0
+
+    with local_pipeline(_engines(2), VOCABULARY, n_ctx=N_CTX) as (driver, _):
+        asyncio.run(journey(driver))
+
+
 def test_a_queued_client_that_leaves_is_forgotten_and_the_others_go_on() -> None:
     async def journey(driver: Driver) -> None:
         running = asyncio.ensure_future(_answer(driver, _request(4, max_tokens=300)))

@@ -87,6 +87,12 @@ def test_tokens_inside_a_character_wait_for_it() -> None:
     assert [each.text_offset for each in all_logprobs(deltas)] == [0, 1, 1, 1, 3]
 
 
+def test_a_token_that_ends_inside_a_character_waits_for_all_of_its_text() -> None:
+    grin = "😀".encode()
+    deltas, _ = answer([b"a" + grin[:1], grin[1:] + b"b"])
+    assert shown(deltas) == [("a", []), ("😀b", [b"a" + grin[:1], grin[1:] + b"b"])]
+
+
 def test_tokens_that_may_begin_a_stop_text_wait_until_they_do_not() -> None:
     deltas, _ = answer([b"a", b"b", b"c", b"x"], stop=("bcd",))
     assert shown(deltas) == [("a", [b"a"]), ("bcx", [b"b", b"c", b"x"])]

@@ -73,6 +73,30 @@ def test_past_the_bound_of_the_queue_requests_are_refused_at_once() -> None:
     assert (driver.core.num_active, driver.core.num_waiting) == (1, 3)
 
 
+def test_choices_of_a_request_are_taken_in_together_even_past_the_bound() -> None:
+    driver = OneDriver(capacity=Capacity(cells=200, sequences=1, batch_tokens=16))
+    sessions = driver.core.submit_choices([request()] * 9, 0.0)
+    driver.look()
+    assert len(set(sessions)) == 9
+    assert (driver.core.num_active, driver.core.num_waiting) == (1, 8)
+    with pytest.raises(Overloaded, match="8 requests are waiting"):
+        driver.submit()
+    for session in sessions:
+        driver.answer_all(1)
+        assert isinstance(driver.end(session), Finished)
+        driver.confirm_closed(session)
+    assert driver.is_empty
+
+
+def test_where_one_choice_does_not_fit_none_is_taken_in() -> None:
+    driver = OneDriver()
+    with pytest.raises(ContextLengthExceeded):
+        driver.core.submit_choices([request(), request(N_CTX, 1)], 0.0)
+    driver.look()
+    assert driver.is_empty
+    assert driver.sends == []
+
+
 def test_requests_are_admitted_in_order_even_where_a_later_one_would_fit() -> None:
     driver = OneDriver(capacity=Capacity(cells=100, sequences=4, batch_tokens=16))
     big, bigger, small = driver.submit(request(60, 10)), driver.submit(request(60, 10)), driver.submit()
