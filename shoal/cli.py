@@ -14,6 +14,7 @@ import typer
 
 from shoal import __version__
 from shoal.commands.chat import chat
+from shoal.commands.estimate import estimate
 from shoal.commands.inspect_model import inspect
 from shoal.commands.serve import serve
 from shoal.commands.slice_model import slice_model
@@ -35,6 +36,7 @@ app.command()(chat)
 app.command()(status)
 app.command()(inspect)
 app.command("slice")(slice_model)
+app.command()(estimate)
 
 
 def main() -> None:

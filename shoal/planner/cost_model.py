@@ -178,13 +178,13 @@ def round_trip_s(stage_s: Sequence[float], hops_s: Sequence[float]) -> float:
 
 
 def decode_tok_per_s(
-    stage_s: Sequence[float], hops_s: Sequence[float], *, steps_in_flight: int, tokens_per_step: int
+    stage_s: Sequence[float], hops_s: Sequence[float], *, steps_in_flight: int, tokens_per_step: float
 ) -> float:
     """Tokens a second over all streams of one pipeline.
 
     tokens_per_step * min(steps in flight / round trip, 1 / slowest stage or hop). A stage computes
-    one step at a time; a link carries one message at a time. Exact for constant times; random
-    times lower it.
+    one step at a time; a link carries one message at a time. tokens_per_step: mean over the steps.
+    Exact for constant times; random times lower it.
     """
     round_trip = round_trip_s(stage_s, hops_s)
     bottleneck = max(*stage_s, *hops_s)
