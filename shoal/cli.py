@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from shoal import __version__
+from shoal.commands.assess import assess_command
 from shoal.commands.chat import chat
 from shoal.commands.estimate import estimate
 from shoal.commands.inspect_model import inspect
@@ -37,6 +38,7 @@ app.command()(status)
 app.command()(inspect)
 app.command("slice")(slice_model)
 app.command()(estimate)
+app.command("assess")(assess_command)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,8 +102,14 @@ def console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """A dataclass, in base units."""
-    typer.echo(json.dumps(dataclasses.asdict(value)))
+    """A dataclass, in base units; an enumeration's value stands for it."""
+    typer.echo(json.dumps(dataclasses.asdict(value), default=_plain, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 
 def section(title: str, *columns: str) -> Table:

@@ -12,11 +12,12 @@ class Assumptions:
     """context_tokens: that each stream holds. prompt_tokens: of a new request. streams: at the same
     time. chunk_tokens: of a prefill step. row_value_bytes: of one value between machines (Shoal sends
     float32: 4). max_step_tokens: streams that one decode step may carry. used_share: of the
-    hours that machines are on, those with work.
+    hours that machines are on, those with work. notice_s: until a silent machine counts as lost.
     """
 
     usd_per_kwh: float
     lifetime_s: float
+    notice_s: float
     context_tokens: int = 4096
     prompt_tokens: int = 1024
     streams: int = 8
@@ -33,5 +34,7 @@ class Assumptions:
 
 def default_assumptions(catalogue: Catalogue) -> Assumptions:
     return Assumptions(
-        usd_per_kwh=catalogue.price("electricity"), lifetime_s=catalogue.price("hardware-lifetime")
+        usd_per_kwh=catalogue.price("electricity"),
+        lifetime_s=catalogue.price("hardware-lifetime"),
+        notice_s=catalogue.price("notice"),
     )

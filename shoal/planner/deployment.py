@@ -72,7 +72,7 @@ class Deployment:
 def least_latency(model: ModelDemand, cluster: Cluster, link: LinkKind, assumptions: Assumptions) -> Pipeline:
     """The pipeline for one stream. Raises DoesNotFit with what is missing."""
     layouts = Layouts(model, link, assumptions)
-    found = layouts.fill_fastest(_candidates(model, cluster))
+    found = layouts.fill_fastest(_candidates(model, cluster, assumptions))
     if found is not None:
         return found
     kind, num_machines = _pieces(model, cluster, assumptions)
@@ -84,7 +84,7 @@ def candidate_deployments(
 ) -> tuple[Deployment, ...]:
     """What is worth comparing. Raises DoesNotFit with what is missing."""
     layouts = Layouts(model, link, assumptions)
-    found = [*_layered(layouts, model, cluster)]
+    found = [*_layered(layouts, model, cluster, assumptions)]
     return tuple(found or _in_pieces(layouts, model, cluster, assumptions))
 
 
@@ -127,9 +127,11 @@ def nodes_in_full(model: ModelDemand, kind: MachineKind, assumptions: Assumption
     return cost_model.nodes_for_bytes(full_need_bytes(model, assumptions), room)
 
 
-def _layered(layouts: Layouts, model: ModelDemand, cluster: Cluster) -> Iterator[Deployment]:
+def _layered(
+    layouts: Layouts, model: ModelDemand, cluster: Cluster, assumptions: Assumptions
+) -> Iterator[Deployment]:
     """One pipeline over everything; and copies of pipelines of one kind, with one over what is left."""
-    everything = layouts.balance(_candidates(model, cluster))
+    everything = layouts.balance(_candidates(model, cluster, assumptions))
     if everything is not None:
         yield Deployment(((everything, 1),))
     for width in (1, 2, 4, 8):
@@ -162,12 +164,12 @@ def _in_pieces(
         width *= 2
 
 
-def _candidates(model: ModelDemand, cluster: Cluster) -> list[MachineKind]:
+def _candidates(model: ModelDemand, cluster: Cluster, assumptions: Assumptions) -> list[MachineKind]:
     """No pipeline has more stages than layers, so more machines of a kind need not be looked at."""
     return [
         kind
         for kind, count in cluster.members
-        if holds_a_layer(model, kind)
+        if holds_a_layer(model, kind, assumptions)
         for _ in range(min(count, model.num_layers))
     ]
 
@@ -176,7 +178,7 @@ def _pieces(model: ModelDemand, cluster: Cluster, assumptions: Assumptions) -> t
     """The kind of machine that holds the model in even pieces, and how many of them."""
     for kind, count in sorted(cluster.members, key=lambda member: member[1], reverse=True):
         needed = nodes_in_full(model, kind, assumptions)
-        if needed is not None and needed <= count and not holds_a_layer(model, kind):
+        if needed is not None and needed <= count and not holds_a_layer(model, kind, assumptions):
             return kind, needed
     raise _does_not_fit(model, cluster, assumptions)
 

@@ -24,6 +24,7 @@ from shoal.planner.deployment import (
     least_latency,
     nodes_in_full,
 )
+from shoal.planner.layout import holds_a_layer
 from shoal.planner.model_demand import ModelDemand
 from shoal.planner.pipeline import Pipeline
 
@@ -215,7 +216,6 @@ def model_facts(model: ModelDemand, assumptions: Assumptions) -> ModelFacts:
 
 
 def node_need(model: ModelDemand, kind: MachineKind, assumptions: Assumptions) -> NodeNeed:
-    largest = max(layer.weight_bytes for layer in model.layers)
     return NodeNeed(
         kind=kind.title,
         memory_bytes=kind.memory_bytes,
@@ -223,7 +223,7 @@ def node_need(model: ModelDemand, kind: MachineKind, assumptions: Assumptions) -
         weights_nodes=cost_model.nodes_for_bytes(model.weight_bytes, kind.memory_bytes),
         usable_nodes=cost_model.nodes_for_bytes(model.weight_bytes, kind.usable_memory_bytes),
         full_nodes=nodes_in_full(model, kind, assumptions),
-        holds_a_layer=largest <= kind.usable_memory_bytes,
+        holds_a_layer=holds_a_layer(model, kind, assumptions),
     )
 
 

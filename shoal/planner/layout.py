@@ -71,7 +71,9 @@ class Layouts:
                 stages.append(Stage(kind, self._weighed(LayerRange(start, end))[0]))
                 start = end
             if start == self._model.num_layers:
-                return Pipeline(self._model, tuple(stages), self._link, self._assumptions)
+                values = self._model.boundary_values
+                cut_values = tuple(values[stage.piece.layers.end - 1] for stage in stages[:-1])
+                return Pipeline(self._model, tuple(stages), cut_values, self._link, self._assumptions)
         return None
 
     def _furthest(self, kind: MachineKind, start: int, slowest_s: float) -> int:
@@ -118,9 +120,13 @@ class Layouts:
         return max(self._time_s(stage.machine, stage.piece) for stage in pipeline.stages)
 
 
-def holds_a_layer(model: ModelDemand, kind: MachineKind) -> bool:
-    """Whether the machine can hold the model's largest layer at all."""
-    return max(layer.weight_bytes for layer in model.layers) <= kind.usable_memory_bytes
+def holds_a_layer(model: ModelDemand, kind: MachineKind, assumptions: Assumptions) -> bool:
+    """Whether the machine can hold the model's largest layer at all, with its caches and buffers."""
+    largest = max(
+        layer.weight_bytes + assumptions.streams * layer.kv_bytes(assumptions.context_tokens)
+        for layer in set(model.layers)
+    )
+    return largest + buffer_bytes(model, assumptions) <= kind.usable_memory_bytes
 
 
 def _fastest_first(machines: Sequence[MachineKind]) -> list[MachineKind]:

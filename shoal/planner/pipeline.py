@@ -48,12 +48,13 @@ class Stage:
 class Pipeline:
     """Stages in order over one kind of link.
 
-    hops_taken: share of the hops between stages that a token makes: 1 for whole layers; below 1
+    cut_values: values of a row at each cut between stages. hops_taken: share of the hops between stages that a token makes: 1 for whole layers; below 1
     where pieces hold experts that a token does not use.
     """
 
     model: ModelDemand
     stages: tuple[Stage, ...]
+    cut_values: tuple[int, ...]
     link: LinkKind
     assumptions: Assumptions
     hops_taken: float = 1.0
@@ -78,9 +79,12 @@ class Pipeline:
         if len(self.stages) == 1:
             return [0.0, 0.0]
         driver = cost_model.hop_s(self.link, 0)
-        rows = self._rows()
-        hop = {row: self.hops_taken * cost_model.hop_s(self.link, num_tokens * row) for row in set(rows)}
-        return [driver, *(hop[row] for row in rows), driver]
+        token_bytes = num_tokens * self.assumptions.row_value_bytes
+        hop = {
+            values: self.hops_taken * cost_model.hop_s(self.link, token_bytes * values)
+            for values in set(self.cut_values)
+        }
+        return [driver, *(hop[values] for values in self.cut_values), driver]
 
     def token_s(self, *, is_printed: bool = False) -> float:
         """Time a token of one stream: the serial floor where is_printed."""
@@ -139,6 +143,26 @@ class Pipeline:
         return max(0, math.floor(min(rooms)))
 
     @property
+    def slice_bytes(self) -> float:
+        """Weights of the largest stage: what a fresh machine fetches."""
+        return max(stage.share * stage.piece.weight_bytes for stage in self._distinct())
+
+    @property
+    def memory_margin(self) -> float:
+        """Usable memory over what is needed with caches for `streams` and buffers, of the tightest stage."""
+        context, streams = self.assumptions.context_tokens, self.assumptions.streams
+        buffers = buffer_bytes(self.model, self.assumptions)
+        return min(
+            stage.machine.usable_memory_bytes
+            / (stage.share * (stage.piece.weight_bytes + streams * stage.piece.kv_bytes(context)) + buffers)
+            for stage in self._distinct()
+        )
+
+    def chunk_stage_s(self) -> list[float]:
+        """Of one full prefill chunk at the start of a prompt, on each stage."""
+        return self._stage_s(StepShape.prefill(self.assumptions.chunk_tokens, 0), is_printed=False)
+
+    @property
     def read_bytes_per_token(self) -> float:
         """Weights and caches read from memory for one token of one stream, over all stages."""
         step = StepShape.decode(1, self.assumptions.context_tokens)
@@ -158,15 +182,7 @@ class Pipeline:
     @property
     def wire_bytes_per_token(self) -> float:
         """Rows between stages, all hops together."""
-        return self.hops_taken * sum(self._rows())
-
-    def _rows(self) -> list[int]:
-        """Bytes of a token's row at each of the cuts."""
-        row_bytes = [values * self.assumptions.row_value_bytes for values in self.model.boundary_values]
-        if self.is_whole_layers:
-            return [row_bytes[stage.piece.layers.end - 1] for stage in self.stages[:-1]]
-        last, count = self.model.num_layers - 1, len(self.stages)
-        return [row_bytes[min(last, max(1, round(i * last / count))) - 1] for i in range(1, count)]
+        return self.hops_taken * sum(self.cut_values) * self.assumptions.row_value_bytes
 
 
 def buffer_bytes(model: ModelDemand, assumptions: Assumptions) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shoal.catalogue.machine import LinkKind, MachineKind
+from shoal.core.units import bytes_text
 from shoal.planner import cost_model
 from shoal.planner.model_demand import LayerDemand, ModelDemand
 
@@ -51,12 +52,13 @@ def layer_split(model: ModelDemand, kind: MachineKind, link: LinkKind, *, row_va
     """One machine reads its layers, then the next: the sum of all reads, and a message a cut.
 
     machines = ceil(weights / usable memory), at most one a layer; rounds = machines + 1 (to the first
-    and from the last); bytes = rows at evenly spaced cuts.
+    and from the last); bytes = rows at evenly spaced cuts. One machine alone needs no round.
     """
-    machines = cost_model.nodes_for_bytes(model.weight_bytes, kind.usable_memory_bytes)
+    room = kind.usable_memory_bytes
+    machines = min(model.num_layers, cost_model.nodes_for_bytes(model.weight_bytes, room))
     largest = max(layer.weight_bytes for layer in model.layers)
-    fits = largest <= kind.usable_memory_bytes
-    cuts = min(machines, model.num_layers) - 1
+    fits = largest <= room
+    cuts = machines - 1
     rows = [
         model.payload_bytes(_even_cut(model, index, cuts + 1), bytes_per_value=row_value_bytes)
         for index in range(1, cuts + 1)
@@ -184,6 +186,6 @@ def _expert_machines(layer: LayerDemand, room: int) -> int:
 
 def _too_small(what: str, num_bytes: float, kind: MachineKind) -> str:
     return (
-        f"{what} takes {num_bytes / 2**20:,.0f} MiB and a {kind.title} has "
-        f"{kind.usable_memory_bytes / 2**20:,.0f} usable"
+        f"{what} takes {bytes_text(num_bytes)}, and one {kind.title} has "
+        f"{bytes_text(kind.usable_memory_bytes)} usable"
     )
