@@ -59,7 +59,16 @@ class Layouts:
         """Equal shares of the weights over `num_machines`, cut anywhere."""
         stage = Stage(kind, self._model.whole, share=1 / num_machines)
         taken = min(1.0, _pieces_touched(self._model, num_machines) / num_machines)
-        return Pipeline(self._model, (stage,) * num_machines, self._link, self._assumptions, hops_taken=taken)
+        last = self._model.num_layers - 1
+        cuts = [min(last, max(1, round(i * last / num_machines))) for i in range(1, num_machines)]
+        return Pipeline(
+            self._model,
+            (stage,) * num_machines,
+            tuple(self._model.boundary_values[cut - 1] for cut in cuts),
+            self._link,
+            self._assumptions,
+            hops_taken=taken,
+        )
 
     def _lay_out(self, ordered: Sequence[MachineKind], slowest_s: float) -> Pipeline | None:
         """Give each machine in turn as many layers as fit its memory and `slowest_s`."""

@@ -48,8 +48,8 @@ class Stage:
 class Pipeline:
     """Stages in order over one kind of link.
 
-    cut_values: values of a row at each cut between stages. hops_taken: share of the hops between stages that a token makes: 1 for whole layers; below 1
-    where pieces hold experts that a token does not use.
+    cut_values: values of a row at each cut between stages. hops_taken: share of the hops between
+    stages that a token makes: 1 for whole layers; below 1 where pieces hold experts that it does not use.
     """
 
     model: ModelDemand
