@@ -25,6 +25,12 @@ def serve(
     cuts: Annotated[
         str | None, typer.Option(help="First layers of the later slices, such as 9,18. Default: equal bytes.")
     ] = None,
+    spares: Annotated[
+        int, typer.Option(min=0, help="Local nodes more, without a stage: one stands by, fed every step.")
+    ] = 0,
+    survive: Annotated[
+        int, typer.Option(min=0, help="Nodes that may be lost without loading weights, if memory allows.")
+    ] = 1,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads of each node. Default: cores / nodes.")
     ] = None,
@@ -72,6 +78,8 @@ def serve(
         home=shoal_home(),
         state_root=default_state_root(),
         num_nodes=nodes,
+        num_spares=spares,
+        survive=survive,
         cuts=wanted_cuts,
         threads=threads,
         n_ctx=ctx,

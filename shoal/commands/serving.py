@@ -51,7 +51,7 @@ def _start(controller: Controller, signals: StopSignals, notes: Console) -> None
 
         controller.start(report)
     plan = controller.plan
-    slices = ", ".join(f"{node} {layers}" for node, layers in zip(plan.nodes, plan.ranges, strict=True))
+    slices = ", ".join(f"{node} {layers}" for node, layers in zip(plan.nodes, plan.ranges, strict=False))
     notes.print(
         f"{plan.model_id} is up after {time.monotonic() - began_s:.1f} s: {slices}.",
         markup=False,

@@ -12,10 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.core.errors import ConfigError, ShoalError
-from shoal.core.status import ClusterStatus, WorkerStatus
+from shoal.core.status import ClusterStatus, LossStatus, NodeStatus, WorkerStatus
 from shoal.gateway.client import DEFAULT_URL, ApiClient, ClientError, endpoint_at
 
 _QUIET_S = 5.0
+_SHOWN_LOSSES = 10
+_STATE_STYLES = {"live": "green", "slow": "yellow"}
 
 
 def status(
@@ -38,7 +40,11 @@ def status(
 
 def status_page(found: ClusterStatus) -> RenderableType:
     """The whole status as one renderable."""
-    return Group(_summary(found), _workers_table(found.workers))
+    parts: list[RenderableType] = [_summary(found), _workers_table(found.workers)]
+    parts += [Text(), _nodes_table(found.nodes)]
+    if found.losses:
+        parts += [Text(), _losses_table(found.losses)]
+    return Group(*parts)
 
 
 def _checked(found: dict[str, object]) -> ClusterStatus:
@@ -69,25 +75,51 @@ def _missing(found: ClusterStatus) -> str:
 
 
 def _workers_table(workers: tuple[WorkerStatus, ...]) -> Table:
-    table = Table("stage", "layers", "node", "worker", box=None, pad_edge=False, header_style="bold")
+    table = Table("stage", "layers", "node", "role", box=None, pad_edge=False, header_style="bold")
     for name in ("pid", "compute ms", "queue ms", "steps"):
         table.add_column(name, justify="right")
-    table.add_column("address")
     table.add_column("state")
     for worker in workers:
         table.add_row(
             str(worker.stage),
             f"[{worker.layer_start}, {worker.layer_end})",
             Text(worker.node),
-            Text(worker.worker),
+            Text(worker.role),
             str(worker.pid),
             _milliseconds(worker.compute_ms),
             _milliseconds(worker.queue_ms),
             str(worker.steps),
-            Text(worker.address),
-            Text(worker.state, style="green" if worker.state == "live" else "red"),
+            Text(worker.state, style=_STATE_STYLES.get(worker.state, "red")),
         )
     return table
+
+
+def _nodes_table(nodes: tuple[NodeStatus, ...]) -> Table:
+    table = Table("node", "if it were lost now", box=None, pad_edge=False, header_style="bold")
+    table.add_column("predicted stall", justify="right")
+    for node in nodes:
+        table.add_row(Text(node.node), Text(node.if_lost), _seconds(node.predicted_stall_s))
+    return table
+
+
+def _losses_table(losses: tuple[LossStatus, ...]) -> Table:
+    table = Table("lost", "layers", "cause", "then", box=None, pad_edge=False, header_style="bold")
+    for name in ("predicted", "stall"):
+        table.add_column(name, justify="right")
+    for loss in losses[-_SHOWN_LOSSES:]:
+        table.add_row(
+            Text(loss.node),
+            f"[{loss.layer_start}, {loss.layer_end})",
+            Text(loss.cause),
+            Text(loss.rung or loss.end),
+            _seconds(loss.predicted_stall_s),
+            _seconds(loss.stall_s),
+        )
+    return table
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
 
 
 def _milliseconds(value: float | None) -> str:

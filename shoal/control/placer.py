@@ -23,13 +23,12 @@ import ray.util
 
 from shoal.core.config import WorkerConfig
 from shoal.core.errors import ClusterError, InvariantBroken
-from shoal.core.placement import DRIVER, Endpoint, Placement, WorkerId
+from shoal.core.placement import WorkerId
 from shoal.worker.node_agent import WorkerFailed, create_worker_actor
 from shoal.worker.slice_worker import WorkerListening
 
 NAMESPACE = "shoal"
 CONNECT_DEADLINE_S = 60.0
-CALL_DEADLINE_S = 15.0
 LOAD_DEADLINE_S = 1800.0
 POLL_S = 0.2
 RENEWAL_S = 5.0  # of workers that have loaded while others still do
@@ -75,26 +74,6 @@ class Placer:
                 slow = next(iter(pending.values()))
                 raise self._error(slow, f"it did not load within {deadline_s:.0f} s")
         return listening
-
-    def set_route(self, placement: Placement, driver: Endpoint) -> None:
-        """Tell every stage who may talk to it, where they listen, and whom it pulls from.
-
-        Raises ClusterError if one does not take it.
-        """
-        endpoints = {stage.worker: stage.endpoint for stage in placement.stages} | {DRIVER: driver}
-        predecessor = DRIVER
-        calls = []
-        for stage in placement.stages:
-            peers = {worker: endpoint for worker, endpoint in endpoints.items() if worker != stage.worker}
-            calls.append(self._actor(stage.worker).set_peers.remote(peers, placement.epoch, predecessor))
-            predecessor = stage.worker
-        try:
-            ray.get(calls, timeout=CALL_DEADLINE_S)
-        except ray.exceptions.RayError as error:
-            raise ClusterError(
-                f"The workers could not be told about each other: {_first_line(error)}.",
-                next_step=f"Read the workers' logs in {self._log_directory}.",
-            ) from error
 
     def find_workers(self) -> list[WorkerId]:
         """The workers that live in this cluster, whoever started them."""

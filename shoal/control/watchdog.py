@@ -1,48 +1,48 @@
-"""Notices that a worker is gone: its process has ended, or it no longer answers pings.
+"""Notices that a worker is gone, stuck or slow.
 
-Owns the pings and the process watches, in a thread of its own. Decides only that a worker is
-lost; what follows from it is the controller's business.
+Owns the pings and the process watches, in a thread of its own. Decides only what a worker's
+silence means; what follows is the keeper's business.
+
+Gone: its process has ended, or its connection broke and it does not answer again, or no answer
+for a while. Stuck: it answers, but a batch makes no progress. Slow is neither: only reported.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from shoal.core.errors import NodeLost
-from shoal.core.placement import WorkerInfo
-from shoal.wire.control import ControlClient
+from shoal.core.placement import WorkerId, WorkerInfo
+from shoal.wire.control import Pinger, PingerNews, PongArrival
 from shoal.wire.curve import SecureContext
 
-INTERVAL_S = 1.0
-PING_DEADLINE_S = 2.0
-MISSES_ALLOWED = 3  # a machine that swaps or is suspended for a moment is slow, not gone
+INTERVAL_S = 0.25
+PATIENCE_S = 1.5  # a worker frozen or cut off is noticed in less than 2 s
+BROKEN_PATIENCE_S = 0.3  # after its connection broke: time to connect again
+STUCK_S = 15.0  # one node of a graph never computes for so long; llama.cpp calls back at each
+SLOW_ROUND_TRIP_S = 0.2
 
 logger = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Watches local workers from `start` to `stop`.
+    """Watches workers from `start` to `stop`; they may come and go meanwhile, from any thread.
 
     on_lost: called once a worker, from the watchdog's thread, with the cause.
     """
 
-    def __init__(
-        self,
-        workers: Sequence[WorkerInfo],
-        secure: SecureContext,
-        on_lost: Callable[[WorkerInfo, str], None],
-    ) -> None:
-        self._workers = list(workers)
+    def __init__(self, secure: SecureContext, on_lost: Callable[[WorkerId, str], None]) -> None:
         self._secure = secure
         self._on_lost = on_lost
         self._stopping = threading.Event()
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._calls: deque[Callable[[], None]] = deque()
+        self._watched: dict[WorkerId, _Watched] = {}
         self._thread = threading.Thread(target=self._run, name="shoal-watchdog", daemon=True)
 
     def start(self) -> None:
@@ -56,84 +56,132 @@ class Watchdog:
             self._thread.join()
         os.close(self._wake_fd)
 
+    def watch(self, worker: WorkerInfo) -> None:
+        self._call(lambda: self._add(worker))
+
+    def forget(self, worker: WorkerId) -> None:
+        """A worker that was ended on purpose is not missed. Idempotent."""
+        self._call(lambda: self._remove(worker))
+
+    def round_trip_s(self, worker: WorkerId) -> float | None:
+        """How long its last ping took; None before the first answer."""
+        watched = self._watched.get(worker)
+        return None if watched is None else watched.round_trip_s
+
+    # ------------------------------------------------------------ the watchdog's thread
+
     def _run(self) -> None:
-        with contextlib.ExitStack() as stack:
-            watched = [
-                _Watched(worker, stack.enter_context(ControlClient(self._secure, worker)))
-                for worker in self._workers
-            ]
-            next_pings_s = time.monotonic()
-            try:
-                while not self._wait_for_ends(watched, next_pings_s - time.monotonic()):
-                    if time.monotonic() >= next_pings_s:
-                        next_pings_s = time.monotonic() + INTERVAL_S
-                        self._ping_all(watched)
-                    watched = self._without_lost(watched)
-            finally:
-                for each in watched:
-                    each.close()
-
-    def _ping_all(self, watched: Sequence[_Watched]) -> None:
-        for each in watched:
-            if self._stopping.is_set():
-                return
-            each.ping()
-
-    def _wait_for_ends(self, watched: Sequence[_Watched], wait_s: float) -> bool:
-        """Wait until a process ends or the time is over; whether to stop watching."""
-        poller = select.poll()
-        poller.register(self._wake_fd, select.POLLIN)
-        by_fd = {each.process_fd: each for each in watched if each.process_fd is not None}
-        for fd in by_fd:
-            poller.register(fd, select.POLLIN)
-        ready = [fd for fd, _ in poller.poll(max(0.0, wait_s) * 1000)]
-        for fd in ready:
-            if fd in by_fd:
-                by_fd[fd].process_ended()
-        return self._wake_fd in ready
-
-    def _without_lost(self, watched: Sequence[_Watched]) -> list[_Watched]:
-        for each in watched:
-            if each.cause is not None:
-                each.close()
-                self._on_lost(each.worker, each.cause)
-        return [each for each in watched if each.cause is None]
-
-
-class _Watched:
-    """One worker under watch. cause: why it counts as lost, None while it lives."""
-
-    def __init__(self, worker: WorkerInfo, client: ControlClient) -> None:
-        self.worker = worker
-        self.cause: str | None = None
-        self._client = client
-        self._num_missed = 0
-        # A pidfd becomes readable the moment the process ends, whoever its parent is.
-        self.process_fd: int | None = None
+        self._pinger = Pinger(self._secure)
+        next_ping_s = time.monotonic()
         try:
-            self.process_fd = os.pidfd_open(worker.pid)
+            while not self._stopping.is_set():
+                fds = [w.process_fd for w in self._watched.values() if w.process_fd is not None]
+                news = self._pinger.wait(next_ping_s - time.monotonic(), [self._wake_fd, *fds])
+                if self._wake_fd in news.fds:
+                    os.eventfd_read(self._wake_fd)
+                while self._calls:
+                    self._calls.popleft()()
+                now_s = time.monotonic()
+                self._take(news, now_s)
+                if now_s >= next_ping_s:
+                    next_ping_s = now_s + INTERVAL_S
+                    self._pinger.ping_all(now_s)
+                self._report_lost(now_s)
+        finally:
+            for worker in list(self._watched):
+                self._remove(worker)
+
+    def _call(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        if not self._stopping.is_set():
+            os.eventfd_write(self._wake_fd, 1)
+
+    def _add(self, info: WorkerInfo) -> None:
+        self._watched[info.worker] = _Watched(info, time.monotonic())
+        self._pinger.watch(info)
+
+    def _remove(self, worker: WorkerId) -> None:
+        watched = self._watched.pop(worker, None)
+        if watched is not None:
+            watched.close()
+            self._pinger.forget(worker)
+
+    def _take(self, news: PingerNews, now_s: float) -> None:
+        for arrival in news.pongs:
+            if arrival.worker in self._watched:
+                self._watched[arrival.worker].answered(arrival, now_s)
+        for worker in news.closed:
+            if worker in self._watched:
+                self._watched[worker].connection_broke(now_s)
+        for watched in self._watched.values():
+            if watched.process_fd in news.fds:
+                watched.process_ended()
+
+    def _report_lost(self, now_s: float) -> None:
+        for worker, watched in list(self._watched.items()):
+            cause = watched.why_lost(now_s)
+            if cause is not None:
+                self._remove(worker)
+                self._on_lost(worker, cause)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One worker under watch."""
+
+    info: WorkerInfo
+    answered_s: float
+    round_trip_s: float | None = None
+    process_fd: int | None = None
+    _ended: str | None = None
+    _broken_s: float | None = None
+    _computing: tuple[int | None, int] = (None, 0)
+    _progressed_s: float = field(default=0.0)
+
+    def __post_init__(self) -> None:
+        self._progressed_s = self.answered_s
+        if not _is_local(self.info):
+            return
+        # A pidfd becomes readable the moment the process ends, whoever its parent is.
+        try:
+            self.process_fd = os.pidfd_open(self.info.pid)
         except ProcessLookupError:
             self.process_ended()
         except OSError as error:  # some sandboxes have no pidfds: pings alone must do there
-            logger.info("worker %s is watched by pings only: %s", worker.worker, error)
+            logger.info("worker %s is watched by pings only: %s", self.info.worker, error)
+
+    def answered(self, arrival: PongArrival, now_s: float) -> None:
+        self.answered_s = now_s
+        self._broken_s = None
+        self.round_trip_s = arrival.round_trip_s
+        computing = (arrival.pong.computing_step, arrival.pong.progress)
+        if computing[0] is None or computing != self._computing:
+            self._progressed_s = now_s
+        self._computing = computing
+
+    def connection_broke(self, now_s: float) -> None:
+        if self._broken_s is None:
+            self._broken_s = now_s
 
     def process_ended(self) -> None:
-        self.cause = f"its process {self.worker.pid} has ended"
+        self._ended = f"its process {self.info.pid} has ended"
 
-    def ping(self) -> None:
-        if self.cause is not None:
-            return
-        try:
-            self._client.ping(PING_DEADLINE_S)
-        except NodeLost as error:
-            self._num_missed += 1
-            logger.info("worker %s: %s (%d in a row)", self.worker.worker, error.cause, self._num_missed)
-            if self._num_missed >= MISSES_ALLOWED:
-                self.cause = f"{error.cause}, {self._num_missed} times in a row"
-        else:
-            self._num_missed = 0
+    def why_lost(self, now_s: float) -> str | None:
+        if self._ended is not None:
+            return self._ended
+        if self._broken_s is not None and now_s - self._broken_s > BROKEN_PATIENCE_S:
+            return "its connection broke and it does not answer"
+        if now_s - self.answered_s > PATIENCE_S:
+            return f"no answer to pings for {now_s - self.answered_s:.1f} s"
+        if now_s - self._progressed_s > STUCK_S:
+            return f"step {self._computing[0]} has made no progress for {STUCK_S:.0f} s"
+        return None
 
     def close(self) -> None:
         if self.process_fd is not None:
             os.close(self.process_fd)
             self.process_fd = None
+
+
+def _is_local(info: WorkerInfo) -> bool:
+    return info.endpoint.address in ("127.0.0.1", "::1")

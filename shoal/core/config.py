@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shoal.core.placement import NodeId, WorkerId
+from shoal.core.placement import Endpoint, NodeId, WorkerId
 from shoal.core.specs import LayerRange
 
 EngineKind = Literal["llama", "digest"]
@@ -42,8 +42,8 @@ class WorkerConfig:
     """What a worker process is told when it starts.
 
     num_layers: of the whole model; with `layers` it says whether this is the first or last
-    stage. listen_address: where sockets bind, loopback by default. driver_public_key: the only
-    key allowed in before the head names more. lease_s: the worker ends itself when it has not
+    stage. listen_address: where sockets bind, loopback by default. driver: where the head listens;
+    only its key is allowed in before it names more. lease_s: the worker ends itself when it has not
     heard from the head for this long. journal_bytes: outputs kept to be sent again.
     """
 
@@ -52,7 +52,7 @@ class WorkerConfig:
     layers: LayerRange
     num_layers: int
     engine: EngineConfig
-    driver_public_key: str
+    driver: Endpoint
     listen_address: str = "127.0.0.1"
     lease_s: float = 30.0
     journal_bytes: int = 512 * 2**20
@@ -75,7 +75,9 @@ class DriverConfig:
     that a stage finds its next step waiting when it ends one. resend_after_s: an entry without a
     result for this long (or for 4x what its stages have been taking, if that is more) is sent
     again. max_resends: then its request ends with an error. invariant: steps are made of
-    consecutive slots, as invariant engines need them.
+    consecutive slots, as invariant engines need them. hop_deadline_s: what one stage sent on and
+    the next has not received after this long, and the time its bytes take at
+    slowest_link_bytes_per_s, is sent again, and then the link counts as cut.
     """
 
     max_waiting: int = 64
@@ -84,3 +86,5 @@ class DriverConfig:
     resend_after_s: float = 10.0
     max_resends: int = 5
     invariant: bool = False
+    hop_deadline_s: float = 1.0
+    slowest_link_bytes_per_s: float = 1.25e6

@@ -42,11 +42,44 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Standby:
+    """A worker that covers exactly a stage's layers and can take over. is_hot: it is fed every
+    step and needs no pull; otherwise it has its weights loaded and nothing else. awaits_states:
+    the stage's owner leaves, and will send its sessions here."""
+
+    info: WorkerInfo
+    is_hot: bool
+    awaits_states: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
-    """The pipeline as it stands: `stages` cover all layers once, in order."""
+    """The pipeline as it stands: `stages` cover all layers once, in order; `standbys` can take over."""
 
     epoch: Epoch
     stages: tuple[WorkerInfo, ...]
+    standbys: tuple[Standby, ...] = ()
+
+    @property
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        """Everybody, stages first."""
+        return (*self.stages, *(standby.info for standby in self.standbys))
+
+    def predecessor(self, worker: WorkerInfo) -> WorkerId:
+        """Who sends to a worker's stage."""
+        before = [stage for stage in self.stages if stage.layers.end == worker.layers.start]
+        return before[0].worker if before else DRIVER
+
+    def hot_standbys(self, start_layer: int) -> tuple[WorkerId, ...]:
+        """Hot standbys of the stage that begins at a layer."""
+        return tuple(s.info.worker for s in self.standbys if s.is_hot and s.info.layers.start == start_layer)
+
+    def awaits_states(self, worker: WorkerInfo) -> bool:
+        return any(s.awaits_states for s in self.standbys if s.info == worker)
+
+    def feeds(self, worker: WorkerInfo) -> tuple[WorkerId, ...]:
+        """Whom a stage feeds beside the next stage; a standby feeds nobody."""
+        return self.hot_standbys(worker.layers.end) if worker in self.stages else ()
 
     def covers(self, num_layers: int) -> bool:
         """Whether the stages cover `[0, num_layers)` once, in order."""

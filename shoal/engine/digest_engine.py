@@ -118,6 +118,19 @@ class DigestEngine:
         del self._held.get(seq, [])[length:]
         return True
 
+    def save(self, seq: int) -> bytes:
+        """See engine/interface.py."""
+        return b"".join(self._held.get(seq, ()))
+
+    def restore(self, seq: int, state: bytes, length: int) -> None:
+        """See engine/interface.py."""
+        width = self._layers.num_layers * DIGEST_BYTES
+        if self._held.get(seq) or len(state) != length * width:
+            raise EngineError(f"a state of {len(state)} bytes does not fit {length} tokens of {width} bytes")
+        if self.cells_used + length > self._limits.cells:
+            raise KvExhausted(f"need {length} cells, {self._limits.cells - self.cells_used} are free")
+        self._held[seq] = [state[position * width : (position + 1) * width] for position in range(length)]
+
     def close(self) -> None:
         """See engine/interface.py."""
         self._held.clear()

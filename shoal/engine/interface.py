@@ -131,6 +131,15 @@ class Engine(Protocol):
         unchanged and the caller clears it."""
         ...
 
+    def save(self, seq: int) -> bytes:
+        """Everything held for `seq`, for another engine of the same kind and slice. Raises EngineError."""
+        ...
+
+    def restore(self, seq: int, state: bytes, length: int) -> None:
+        """Hold what `save` gave: `length` tokens. `seq` must hold nothing. Raises EngineError, with
+        `seq` empty, where the state does not fit, and KvExhausted where there is no room."""
+        ...
+
     def close(self) -> None:
         """Free the model and its caches. Idempotent."""
         ...

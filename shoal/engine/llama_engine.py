@@ -29,6 +29,7 @@ from shoal.engine.sampling import pick
 from shoal.model.embedding import EmbeddingTable
 
 _WHOLE = -1  # llama.cpp's "from the beginning" and "to the end" of a sequence
+_WHOLE_STATE = 0  # llama_state_seq flags: everything, in host memory
 
 
 class LlamaEngine:
@@ -110,6 +111,40 @@ class LlamaEngine:
         self._held[seq] = length
         self._cells_used -= held - length
         return True
+
+    def save(self, seq: int) -> bytes:
+        """See engine/interface.py."""
+        self._check_open()
+        self._check_seq(seq)
+        context = self._slice.context
+        size = llama_cpp.llama_state_seq_get_size_ext(context, seq, _WHOLE_STATE)
+        buffer = (ctypes.c_uint8 * size)()
+        written = llama_cpp.llama_state_seq_get_data_ext(context, buffer, size, seq, _WHOLE_STATE)
+        if written != size:
+            raise EngineError(f"llama.cpp gave {written} of {size} bytes of sequence {seq}'s state.")
+        return bytes(buffer)
+
+    def restore(self, seq: int, state: bytes, length: int) -> None:
+        """See engine/interface.py."""
+        self._check_open()
+        self._check_seq(seq)
+        if self._held.get(seq):
+            raise InvariantBroken(f"Sequence {seq} on layers {self._layers} holds tokens already.")
+        free = self._limits.cells - self._cells_used
+        if length > free:
+            raise KvExhausted(f"The state needs {length} cells of layers {self._layers}, {free} are free.")
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        context = self._slice.context
+        read = llama_cpp.llama_state_seq_set_data_ext(context, buffer, len(state), seq, _WHOLE_STATE)
+        last = llama_cpp.llama_memory_seq_pos_max(self._slice.memory, seq)
+        if read != len(state) or last != length - 1:
+            llama_cpp.llama_memory_seq_rm(self._slice.memory, seq, _WHOLE, _WHOLE)
+            raise EngineError(
+                f"llama.cpp took {read} of {len(state)} bytes of a state of {length} tokens on layers "
+                f"{self._layers}, and then held positions up to {last}."
+            )
+        self._held[seq] = length
+        self._cells_used += length
 
     def close(self) -> None:
         """See engine/interface.py."""

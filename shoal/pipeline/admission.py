@@ -15,11 +15,13 @@ from shoal.engine.interface import EngineLimits
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the smallest stage can hold. batch_tokens: of one step."""
+    """What the smallest stage or standby can hold. batch_tokens: of one step. row_bytes: of the
+    widest boundary row."""
 
     cells: int
     sequences: int
     batch_tokens: int
+    row_bytes: int = 0
 
     @classmethod
     def smallest(cls, limits: Iterable[EngineLimits], journal_bytes: int) -> Capacity:
@@ -31,6 +33,7 @@ class Capacity:
             cells=min(journal_tokens, *(stage.cells for stage in stages)),
             sequences=min(stage.max_sequences for stage in stages),
             batch_tokens=min(stage.max_batch_tokens for stage in stages),
+            row_bytes=max(4 * stage.row_width_out for stage in stages),
         )
 
 

@@ -23,7 +23,17 @@ from shoal.core.placement import Endpoint, Placement, WorkerId
 from shoal.core.sequence import ChoiceEvent, Finished, GenerateEvent, GenerateRequest, SessionId
 from shoal.engine.interface import EngineLimits
 from shoal.pipeline.admission import Capacity
-from shoal.pipeline.protocol import Deliver, DriverCore, SendTo
+from shoal.pipeline.protocol import (
+    Deliver,
+    DriverCore,
+    HandedOver,
+    LinkCut,
+    PipelineEvent,
+    Resumed,
+    SendTo,
+    StageSilent,
+)
+from shoal.pipeline.stage_statistics import ReplayEstimate
 from shoal.pipeline.vocabulary import Vocabulary
 from shoal.wire.channel import Channel
 from shoal.wire.curve import SecureContext
@@ -39,11 +49,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StageFigures:
-    """One worker's last steps, as medians; None before any."""
+    """One worker's last steps, as medians; None before any. is_slow: they take far longer than
+    such steps took before."""
 
     compute_ms: float | None
     queue_ms: float | None
     steps: int
+    is_slow: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,7 @@ class DriverStatistics:
     cells_reserved: int
     cells_total: int
     steps_in_flight: int
+    replay: ReplayEstimate
     stages: dict[WorkerId, StageFigures]
 
 
@@ -72,6 +85,7 @@ class Driver:
     """Feeds one pipeline and implements pipeline/interface.py's TextGenerator.
 
     n_ctx: tokens that one sequence may have. listen_address: where workers send their results.
+    on_event: told, in the driver's thread, of what the stages' reports say about machines and links.
     """
 
     def __init__(
@@ -81,11 +95,15 @@ class Driver:
         n_ctx: int,
         *,
         listen_address: str = "127.0.0.1",
+        on_event: Callable[[PipelineEvent], None] = lambda event: None,
     ) -> None:
+        self._on_event = on_event
         # Microseconds since 1970: above every id of a head that ran before on these workers.
-        self._core = DriverCore(config, vocabulary, n_ctx, first_session=time.time_ns() // 1000)
         self._secure = SecureContext()
         self._channel = Channel(self._secure, listen_address)
+        self._core = DriverCore(
+            config, vocabulary, n_ctx, self._channel.endpoint, first_session=time.time_ns() // 1000
+        )
         self._placement: Placement | None = None
         self._readers: dict[SessionId, _Reader] = {}
         self._calls: deque[Callable[[], None]] = deque()
@@ -124,33 +142,38 @@ class Driver:
     def set_placement(
         self, placement: Placement, limits: Mapping[WorkerId, EngineLimits], journal_bytes: int
     ) -> None:
-        """Send steps through these stages from now on. journal_bytes: what each may journal."""
+        """Send steps through these stages as soon as all workers have confirmed them.
+
+        limits: of stages and standbys. journal_bytes: what each may journal.
+        """
 
         def apply() -> None:
             self._placement = placement
-            self._channel.set_peers({stage.worker: stage.endpoint for stage in placement.stages})
+            self._channel.set_peers({worker.worker: worker.endpoint for worker in placement.workers})
             capacity = Capacity.smallest(limits.values(), journal_bytes)
-            stages = [stage.worker for stage in placement.stages]
-            self._core.set_route(placement.epoch, stages, capacity, time.monotonic())
+            self._core.set_placement(placement, capacity, time.monotonic())
 
         self._call(apply).result(CALL_DEADLINE_S)
 
-    def fail_worker(self, worker: WorkerId, cause: str) -> None:
-        """A worker is gone: end the requests that it was part of, refuse new ones."""
+    def lose_worker(self, worker: WorkerId) -> None:
+        """A worker is gone. Where it carried a stage, requests wait for the next placement."""
+        self._call(lambda: self._core.lose_worker(worker, time.monotonic())).result(CALL_DEADLINE_S)
 
-        def apply() -> None:
-            placement = self._placement
-            stage = (
-                None if placement is None else next((s for s in placement.stages if s.worker == worker), None)
-            )
-            if stage is not None:
-                self._core.fail_worker(worker, stage.node, str(stage.layers), cause, time.monotonic())
+    def hand_over(self, leaving: WorkerId, successor: WorkerId) -> None:
+        """Have a worker send its sessions to its successor; a `HandedOver` event tells when."""
+        self._call(lambda: self._core.hand_over(leaving, successor, time.monotonic())).result(CALL_DEADLINE_S)
 
-        self._call(apply).result(CALL_DEADLINE_S)
+    def fail_all(self, error: ShoalError) -> None:
+        """No way to go on: end every request with `error`, refuse new ones until the next placement."""
+        self._call(lambda: self._core.fail_all(error, time.monotonic())).result(CALL_DEADLINE_S)
 
     def statistics(self) -> DriverStatistics:
         """A consistent look at the driver. From any thread but its own."""
         return self._call(self._statistics).result(CALL_DEADLINE_S)
+
+    def replay_estimate(self) -> ReplayEstimate:
+        """What coming back from a loss would cost now. From any thread but the driver's."""
+        return self._call(self._core.replay_estimate).result(CALL_DEADLINE_S)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
         """`generate_choices` of one request alone."""
@@ -203,9 +226,15 @@ class Driver:
             cells_reserved=core.admission.cells_reserved,
             cells_total=core.admission.capacity.cells,
             steps_in_flight=core.num_steps_in_flight,
+            replay=core.replay_estimate(),
             stages={
-                w: StageFigures(figures.compute_ms(w), figures.queue_ms(w), figures.num_steps(w))
-                for w in workers
+                worker: StageFigures(
+                    figures.compute_ms(worker),
+                    figures.queue_ms(worker),
+                    figures.num_steps(worker),
+                    figures.is_slow(worker),
+                )
+                for worker in workers
             },
         )
 
@@ -267,6 +296,8 @@ class Driver:
             match action:
                 case SendTo():
                     self._channel.send(action.to, action.message)
+                case LinkCut() | StageSilent() | Resumed() | HandedOver():
+                    self._on_event(action)
                 case Deliver():
                     reader = self._readers.get(action.session)
                     if reader is not None:

@@ -11,38 +11,43 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from shoal.core.chunks import even_chunks
 from shoal.core.config import DriverConfig
 from shoal.core.errors import (
     Cancelled,
     ContextLengthExceeded,
     EngineError,
-    NodeLost,
     NotReady,
     Overloaded,
     ShoalError,
     StageTimeout,
 )
-from shoal.core.placement import DRIVER, WorkerId
+from shoal.core.placement import DRIVER, Endpoint, Placement, WorkerId
 from shoal.core.sequence import Finished, FinishReason, GenerateEvent, GenerateRequest, Logprobs, SessionId
 from shoal.pipeline.admission import Admission, Capacity
+from shoal.pipeline.route import Route, RouteChange
 from shoal.pipeline.scheduler import Scheduler, StepChoice
 from shoal.pipeline.session import Phase, Session
-from shoal.pipeline.stage_statistics import StageStatistics
+from shoal.pipeline.stage_statistics import ReplayEstimate, StageStatistics
 from shoal.pipeline.steps_in_flight import StepRecord, StepsInFlight
 from shoal.pipeline.vocabulary import Vocabulary
 from shoal.wire.messages import (
     Close,
     Closed,
+    HandingOver,
+    HandOverTo,
     Live,
     NeedOpen,
     Open,
     Output,
+    PeersTaken,
     Pull,
     Received,
     Refill,
     Refused,
     Result,
     StageReport,
+    StateTaken,
     Step,
     ToDriver,
     ToWorker,
@@ -50,6 +55,7 @@ from shoal.wire.messages import (
 
 REFILL_WINDOW_TOKENS = 8192  # token ids only: 32 KiB
 RETRY_AFTER_S = 2.0
+HAND_OVER_DEADLINE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,15 @@ class Deliver:
     event: GenerateEvent | ShoalError
 
 
-Action = SendTo | Deliver
+@dataclass(slots=True)
+class Leaving:
+    """A worker that hands its sessions over. expected: those it named, None before it did."""
+
+    successor: WorkerId
+    give_up_s: float
+    is_told: bool = False
+    expected: frozenset[int] | None = None
+    taken: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -79,42 +93,77 @@ class Closing:
     resend_s: float
 
 
-@dataclass(slots=True)
-class Route:
-    """The stages that steps go through now."""
+@dataclass(frozen=True, slots=True)
+class LinkCut:
+    """What `sender` sent on never reached `receiver`, though it was sent twice."""
+
+    sender: WorkerId
+    receiver: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class StageSilent:
+    """`worker` has had a step for far longer than its steps take. It may be slow or stuck."""
+
+    worker: WorkerId
+    step_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The first result after a change of the route. stall_s: since the route was suspended."""
 
     epoch: int
-    stages: tuple[WorkerId, ...]
-    scheduler: Scheduler
-    after_first: tuple[str, ...] = field(init=False)
+    stall_s: float
 
-    def __post_init__(self) -> None:
-        self.after_first = (*self.stages[1:], DRIVER)
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """`successor` holds all sessions of `leaving`, or has waited long enough for them."""
+
+    leaving: WorkerId
+    successor: WorkerId
+    is_complete: bool
+
+
+PipelineEvent = LinkCut | StageSilent | Resumed | HandedOver
+Action = SendTo | Deliver | PipelineEvent
 
 
 class DriverCore:
     """All sessions of one pipeline.
 
-    first_session: ids count up from here, and are never reused: a head that starts again must
-    begin above its predecessor's.
+    endpoint: where this driver listens, told to the workers. first_session: ids count up from
+    here, and are never reused: a head that starts again must begin above its predecessor's.
     """
 
     def __init__(
-        self, config: DriverConfig, vocabulary: Vocabulary, n_ctx: int, first_session: int = 1
+        self,
+        config: DriverConfig,
+        vocabulary: Vocabulary,
+        n_ctx: int,
+        endpoint: Endpoint,
+        first_session: int = 1,
     ) -> None:
         self.n_ctx = n_ctx
         self.statistics = StageStatistics()
         self.admission = Admission(Capacity(0, 0, 0))
         self._config = config
         self._vocabulary = vocabulary
+        self._endpoint = endpoint
+        self._placement: Placement | None = None
+        self._present: dict[WorkerId, int] = {}  # live workers of the placement, with their stage
         self._route: Route | None = None
-        self._why_not_ready = "no placement yet"
+        self._change: RouteChange | None = None
+        self._suspended_s: float | None = None
+        self._why_not_ready: str | None = "no placement yet"
         self._next_session = first_session
         self._newest_admitted = 0
         self._waiting: deque[Session] = deque()
         self._sessions: dict[int, Session] = {}
         self._steps = StepsInFlight(config, self.statistics)
         self._closing: dict[int, Closing] = {}
+        self._leaving: dict[WorkerId, Leaving] = {}
         self._actions: list[Action] = []
 
     # ------------------------------------------------------------ what the shell calls
@@ -136,18 +185,92 @@ class DriverCore:
         actions, self._actions = self._actions, []
         return actions
 
-    def set_route(self, epoch: int, stages: Sequence[WorkerId], capacity: Capacity, now_s: float) -> None:
-        """Send steps through `stages` from now on."""
+    def replay_estimate(self) -> ReplayEstimate:
+        """What coming back from a loss would cost now, but for loading."""
+        return self.statistics.replay_estimate(sum(s.sent for s in self._sessions.values()))
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether steps flow now."""
+        return self._route is not None
+
+    def set_placement(self, placement: Placement, capacity: Capacity, now_s: float) -> None:
+        """Tell everybody of a placement, and send steps along it once all have confirmed.
+
+        A new epoch suspends the old route. Sessions go on where they were: every unfinished entry
+        is sent again along the new route, and what a stage lacks it pulls. Within an epoch only the
+        standbys differ, and steps flow on.
+        """
+        if self._placement is None or placement.epoch != self._placement.epoch:
+            self._suspend(now_s)
         scheduler = Scheduler(
-            num_stages=len(stages),
+            num_stages=len(placement.stages),
             chunk_tokens=min(self._config.chunk_tokens, capacity.batch_tokens),
             max_batch_tokens=capacity.batch_tokens,
             max_steps=self._config.steps_in_flight,
             consecutive_slots=self._config.invariant,
         )
-        self._route = Route(epoch, tuple(stages), scheduler)
+        self._placement = placement
+        self._why_not_ready = None
+        self._change = RouteChange(Route(placement, scheduler), self._endpoint)
+        self._steps.row_bytes = capacity.row_bytes
         self.admission.capacity = capacity
-        self._proceed(now_s)
+        starts = [stage.layers.start for stage in placement.stages]
+        self._present = {w.worker: starts.index(w.layers.start) for w in placement.workers}
+        self._forget_the_gone()
+        self.statistics.keep_only(self._present)
+        self._tell(self._change, now_s)
+
+    def lose_worker(self, worker: WorkerId, now_s: float) -> None:
+        """A worker is gone. Where it carried a stage, no steps are sent until the next placement;
+        sessions are kept, requests wait."""
+        if worker not in self._present:
+            return
+        del self._present[worker]
+        self._forget_the_gone()
+        placement = self._placement
+        if placement is not None and worker in {stage.worker for stage in placement.stages}:
+            self._suspend(now_s)
+
+    def hand_over(self, leaving: WorkerId, successor: WorkerId, now_s: float) -> None:
+        """Have a worker send its sessions to its successor, which is fed as a hot standby already.
+        `HandedOver` tells when the route may change."""
+        self._leaving[leaving] = Leaving(successor, now_s + HAND_OVER_DEADLINE_S)
+        self._tell_leaving()
+
+    def _tell_leaving(self) -> None:
+        """Only when everybody knows the successor: before, it would refuse what is sent to it."""
+        if self._change is not None or self._placement is None:
+            return
+        for worker, leaving in self._leaving.items():
+            if not leaving.is_told:
+                leaving.is_told = True
+                self._send(worker, HandOverTo(self._placement.epoch, leaving.successor))
+
+    def _take_hand_over(self, message: HandingOver | StateTaken) -> None:
+        if isinstance(message, HandingOver):
+            leaving = self._leaving.get(WorkerId(message.sender))
+            if leaving is not None:
+                leaving.expected = frozenset(message.sessions)
+            return
+        for leaving in self._leaving.values():
+            if leaving.successor == message.sender:
+                leaving.taken.add(message.session)
+
+    def _check_leaving(self, now_s: float) -> None:
+        for worker, leaving in list(self._leaving.items()):
+            is_complete = leaving.expected is not None and all(
+                session in leaving.taken or session not in self._sessions for session in leaving.expected
+            )
+            gone = worker not in self._present or leaving.successor not in self._present
+            if is_complete or gone or leaving.give_up_s <= now_s:
+                del self._leaving[worker]
+                self._actions.append(HandedOver(worker, leaving.successor, is_complete))
+
+    def _suspend(self, now_s: float) -> None:
+        if self._route is not None and self._suspended_s is None and self._sessions:
+            self._suspended_s = now_s
+        self._route = self._change = None
 
     def submit(self, request: GenerateRequest, now_s: float) -> SessionId:
         """Take a request in. Raises NotReady, ContextLengthExceeded or Overloaded, with nothing kept."""
@@ -159,7 +282,7 @@ class DriverCore:
         The queue's bound counts those who wait already, so that a request with more choices than
         the bound can be answered at all.
         """
-        if self._route is None:
+        if self._why_not_ready is not None:
             raise NotReady(f"Not ready: {self._why_not_ready}.", retry_after_s=RETRY_AFTER_S)
         for request in requests:
             self._check_length(request)
@@ -182,17 +305,21 @@ class DriverCore:
 
     def receive(self, message: ToDriver, now_s: float) -> None:
         """Take one message of a worker in."""
+        stage = self._present.get(WorkerId(message.sender))
+        if stage is None:
+            return  # somebody who has left the placement cannot speak for it
         match message:
             case Result():
                 self._receive_result(message, now_s)
             case Received():
-                self._steps.progressed(message.step_id, f"{message.sender} received it", now_s)
+                self._steps.received(message.step_id, stage, now_s)
             case StageReport():
-                self.statistics.add_report(message)
-                self._steps.progressed(message.step_id, f"{message.sender} sent it on", now_s)
+                if message.compute_s:
+                    self.statistics.add_report(message, self._steps.num_tokens(message.step_id))
+                self._steps.sent_on(message.step_id, stage, now_s)
             case NeedOpen():
                 session = self._sessions.get(message.session)
-                answer = Close((message.session,)) if session is None else session.open_message()
+                answer = Close((message.session,)) if session is None else self._open_message(session)
                 self._send(WorkerId(message.sender), answer)
             case Pull():
                 self._answer_pull(message)
@@ -200,20 +327,22 @@ class DriverCore:
                 self._closed(message)
                 self._proceed(now_s)
             case Refused():
-                self._fail(
-                    message.session, EngineError(f"{message.sender} refused: {message.reason}."), now_s
-                )
+                error = EngineError(f"{message.sender} refused: {message.reason}.")
+                self._fail(message.session, error, now_s)
                 self._proceed(now_s)
+            case PeersTaken():
+                self._confirmed(message, now_s)
+            case HandingOver() | StateTaken():
+                self._take_hand_over(message)
+                self._check_leaving(now_s)
 
     def tick(self, now_s: float) -> None:
         """Send again what is past its deadline, or give it up."""
-        for record in self._steps.overdue(now_s):
-            if not record.entries:
-                continue  # its sessions ended with a record before it
-            if record.resends >= self._config.max_resends:
-                self._give_up(record, now_s)
-            else:
-                self._resend(record, now_s)
+        if self._change is not None and self._change.tell_again_s <= now_s:
+            self._tell(self._change, now_s)
+        if self._route is not None:
+            self._chase_steps(self._route, now_s)
+        self._check_leaving(now_s)
         for session, closing in self._closing.items():
             if closing.resend_s <= now_s:
                 self._send_close(session, closing, now_s)
@@ -221,29 +350,22 @@ class DriverCore:
 
     def heartbeat(self) -> None:
         """Renew the workers' leases and tell them which sessions live."""
-        if self._route is None:
+        if self._placement is None:
             return
-        live = Live(self._route.epoch, self._newest_admitted, tuple(self._sessions))
-        for worker in self._route.stages:
+        live = Live(self._placement.epoch, self._newest_admitted, tuple(self._sessions))
+        for worker in self._present:
             self._send(worker, live)
 
     def fail_all(self, error: ShoalError, now_s: float) -> None:
-        """No way to go on: end every session with `error`, refuse new ones."""
+        """No way to go on: end every session with `error`, refuse new ones until the next placement."""
         for session in list(self._sessions):
             self._fail(session, error, now_s)
         for waiting in self._waiting:
             self._actions.append(Deliver(waiting.session, error))
         self._waiting.clear()
-        for closing in self._closing:
-            self.admission.release(closing)  # nobody is left who could confirm that it is closed
-        self._closing.clear()
-        self._route = None
+        self._route = self._change = None
+        self._suspended_s = None
         self._why_not_ready = error.message.rstrip(".")
-
-    def fail_worker(self, worker: WorkerId, node: str, layers: str, cause: str, now_s: float) -> None:
-        """A worker of the route is gone, and nobody else holds its layers."""
-        if self._route is not None and worker in self._route.stages:
-            self.fail_all(NodeLost(node=node, layers=layers, cause=cause), now_s)
 
     def shut_down(self, now_s: float) -> None:
         """The head ends: tell every reader."""
@@ -259,6 +381,37 @@ class DriverCore:
                 param="messages",
             )
 
+    # ------------------------------------------------------------ the route
+
+    def _tell(self, change: RouteChange, now_s: float) -> None:
+        for worker, peers in change.messages(now_s):
+            self._send(worker, peers)
+
+    def _confirmed(self, taken: PeersTaken, now_s: float) -> None:
+        change = self._change
+        if change is None or taken.epoch != change.route.epoch:
+            return
+        if change.confirm(taken.sender):
+            self._tell(change, now_s)
+        if not change.is_confirmed:
+            return
+        was_suspended = self._route is None
+        self._change, self._route = None, change.route
+        self._tell_leaving()
+        if was_suspended:
+            for record in self._steps.restart(now_s):
+                self._send_again(self._route, record)
+        self._proceed(now_s)
+
+    def _forget_the_gone(self) -> None:
+        """A worker that has left frees nothing any more, and need not confirm it."""
+        for session, closing in list(self._closing.items()):
+            closing.workers.intersection_update(self._present)
+            self._release_if_closed(session, closing)
+
+    def _open_message(self, session: Session) -> Open:
+        return session.open_message(exact_replay=not self._config.invariant)
+
     # ------------------------------------------------------------ scheduling
 
     def _proceed(self, now_s: float) -> None:
@@ -272,6 +425,10 @@ class DriverCore:
                 break
             self._waiting.popleft()
             session.phase = Phase.PREFILL
+            if self._sessions:
+                session.was_alone = False
+                for other in self._sessions.values():
+                    other.was_alone = False
             self._sessions[session.session] = session
             self._newest_admitted = session.session
         while (
@@ -282,7 +439,7 @@ class DriverCore:
     def _send_step(self, route: Route, choice: StepChoice, now_s: float) -> None:
         sessions = [self._sessions[session] for session in choice.sessions]
         is_prefill = sessions[0].phase is Phase.PREFILL
-        opens = tuple(s.open_message() for s in sessions if not s.opened)
+        opens = tuple(self._open_message(s) for s in sessions if not s.opened)
         entries = tuple(s.next_entry(choice.max_tokens) for s in sessions)
         for session in sessions:
             session.opened = True
@@ -293,18 +450,39 @@ class DriverCore:
         entries = tuple(record.entries.values())
         step = Step(route.epoch, record.step_id, DRIVER, route.after_first, entries, opens)
         self._send(route.stages[0], step)
+        for standby in route.first_standbys:
+            self._send(standby, Step(route.epoch, record.step_id, DRIVER, (), entries, opens))
 
-    def _resend(self, record: StepRecord, now_s: float) -> None:
-        if self._route is None:
-            return
-        self._steps.resent(record, now_s)
-        opens = tuple(self._sessions[session].open_message() for session in record.entries)
-        self._send_entries(self._route, record, opens)
+    def _chase_steps(self, route: Route, now_s: float) -> None:
+        """Steps past a deadline: first the hops, which take no computing and so are judged sooner."""
+        for record in self._steps.hop_overdue(now_s):
+            if not record.entries:
+                continue  # its sessions ended with a record before it
+            hop = min(record.num_received, len(route.stages) - 1)
+            if self._steps.hop_lost(record, now_s):
+                sender = route.stages[hop - 1] if hop else DRIVER
+                self._actions.append(LinkCut(sender, route.stages[hop]))
+            self._send_again(route, record)
+        for record in self._steps.overdue(now_s):
+            if not record.entries:
+                continue
+            if record.resends >= self._config.max_resends:
+                self._give_up(record, now_s)
+                continue
+            if record.resends and record.num_received > record.num_sent_on:
+                silent = route.stages[record.num_received - 1]
+                self._actions.append(StageSilent(silent, record.step_id))
+            self._steps.resent(record, now_s)
+            self._send_again(route, record)
+
+    def _send_again(self, route: Route, record: StepRecord) -> None:
+        opens = tuple(self._open_message(self._sessions[session]) for session in record.entries)
+        self._send_entries(route, record, opens)
 
     def _give_up(self, record: StepRecord, now_s: float) -> None:
         error = StageTimeout(
-            f"Step {record.step_id} got no answer though it was sent {record.resends + 1} times: "
-            f"{record.seen}.",
+            f"Step {record.step_id} got no answer though it was sent {record.resends + 1} times; "
+            f"{record.num_received} stages received it, {record.num_sent_on} sent it on.",
             next_step="See `shoal status` for the stage that does not answer.",
         )
         for session in list(record.entries):
@@ -313,9 +491,13 @@ class DriverCore:
     # ------------------------------------------------------------ results
 
     def _receive_result(self, result: Result, now_s: float) -> None:
-        if self._route is None or result.epoch != self._route.epoch:
+        route = self._route
+        if route is None or result.epoch != route.epoch or result.sender != route.stages[-1]:
             return
         self._steps.returned(result.step_id, now_s)
+        if self._suspended_s is not None:
+            self._actions.append(Resumed(result.epoch, now_s - self._suspended_s))
+            self._suspended_s = None
         for output in result.outputs:
             self._accept(output, now_s)
         self._proceed(now_s)
@@ -356,10 +538,10 @@ class DriverCore:
     def _end(self, session: int, now_s: float) -> None:
         ended = self._sessions.pop(session)
         self._steps.forget(session)
-        if self._route is None or not ended.opened:
+        if not self._present or not ended.opened:
             self.admission.release(session)
             return
-        self._closing[session] = Closing(set(self._route.stages), now_s)
+        self._closing[session] = Closing(set(self._present), now_s)
         self._send_close(session, self._closing[session], now_s)
 
     def _send_close(self, session: int, closing: Closing, now_s: float) -> None:
@@ -373,9 +555,12 @@ class DriverCore:
             if closing is None:
                 continue
             closing.workers.discard(closed.sender)
-            if not closing.workers:
-                del self._closing[session]
-                self.admission.release(session)
+            self._release_if_closed(session, closing)
+
+    def _release_if_closed(self, session: int, closing: Closing) -> None:
+        if not closing.workers:
+            del self._closing[session]
+            self.admission.release(session)
 
     def _answer_pull(self, pull: Pull) -> None:
         session = self._sessions.get(pull.session)
@@ -384,13 +569,15 @@ class DriverCore:
             return
         if pull.attempt != session.attempt or not 0 <= pull.start < session.sent:
             return
-        lengths = session.chunks_from(pull.start, REFILL_WINDOW_TOKENS)
+        if pull.exact:
+            lengths = session.chunks_from(pull.start, REFILL_WINDOW_TOKENS)
+        else:
+            count = min(pull.stop, session.sent) - pull.start
+            lengths = even_chunks(min(count, REFILL_WINDOW_TOKENS), self.admission.capacity.batch_tokens)
         tokens = tuple(session.tokens[pull.start : pull.start + sum(lengths)])
-        epoch = 0 if self._route is None else self._route.epoch
-        self._send(
-            WorkerId(pull.sender),
-            Refill(epoch, pull.session, pull.attempt, pull.start, tokens, lengths, DRIVER),
-        )
+        epoch = 0 if self._placement is None else self._placement.epoch
+        refill = Refill(epoch, pull.session, pull.attempt, pull.start, tokens, lengths, DRIVER)
+        self._send(WorkerId(pull.sender), refill)
 
     def _send(self, to: WorkerId, message: ToWorker) -> None:
         self._actions.append(SendTo(to, message))

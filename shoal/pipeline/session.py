@@ -29,7 +29,8 @@ class Phase(Enum):
 class Session:
     """slot: given by admission. tokens: prompt and answer. sent: positions that have been sent
     into the pipeline. lengths: of the entries they were sent in, kept so that a replay has the
-    same shapes. in_flight: entries without a result, by start."""
+    same shapes. in_flight: entries without a result, by start. was_alone: no other session has
+    been on the pipeline at the same time."""
 
     session: SessionId
     request: GenerateRequest
@@ -41,6 +42,7 @@ class Session:
     lengths: list[int] = field(default_factory=list)
     in_flight: dict[int, Entry] = field(default_factory=dict)
     opened: bool = False
+    was_alone: bool = True
     text: TextStream = field(default_factory=TextStream)
     held_logprobs: HeldLogprobs = field(default_factory=HeldLogprobs)
 
@@ -66,9 +68,15 @@ class Session:
         assert self.slot is not None, f"session {self.session} is not admitted"
         return self.slot
 
-    def open_message(self) -> Open:
-        slot = self.assigned_slot
-        return Open(self.session, slot, self.prompt_length, self.reserved_tokens, self.request.sampling)
+    def open_message(self, *, exact_replay: bool) -> Open:
+        return Open(
+            self.session,
+            self.assigned_slot,
+            self.prompt_length,
+            self.reserved_tokens,
+            self.request.sampling,
+            exact_replay and self.was_alone,
+        )
 
     def next_entry(self, max_tokens: int) -> Entry:
         """Take the next unsent tokens, at most `max_tokens`; the last unsent one is sampled behind."""

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Collection
+from dataclasses import dataclass
 from statistics import median
 
 from shoal.wire.messages import StageReport
 
 _REMEMBERED_STEPS = 64
 _SMOOTHING = 0.2  # weight of the newest round trip
+SLOW_FACTOR = 3.0  # a stage that takes so much longer than it did is reported as slow
+_RECENT_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEstimate:
+    """What coming back costs besides loading. step_s: one step's trip through the pipeline.
+    pull_s: computing all live sessions' tokens on one stage again."""
+
+    step_s: float
+    pull_s: float
 
 
 class StageStatistics:
@@ -19,11 +32,46 @@ class StageStatistics:
         self._queue_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED_STEPS))
         self._steps: dict[str, int] = defaultdict(int)
         self._round_trip_s: dict[bool, float] = {}
+        self._s_per_token: dict[str, float] = {}
+        # How much longer than the quickest of its size each of the last steps took, by worker.
+        self._quickest_s: dict[tuple[str, int], float] = {}
+        self._slowness: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT_STEPS))
 
-    def add_report(self, report: StageReport) -> None:
+    def keep_only(self, workers: Collection[str]) -> None:
+        """Forget workers that have left: incarnations come and go for as long as a head lives."""
+        for table in (self._compute_s, self._queue_s, self._steps, self._s_per_token, self._slowness):
+            for worker in [w for w in table if w not in workers]:
+                del table[worker]
+        for key in [k for k in self._quickest_s if k[0] not in workers]:
+            del self._quickest_s[key]
+
+    def is_slow(self, worker: str) -> bool:
+        """Whether a stage's last steps took far longer than steps of their size took before."""
+        slowness = self._slowness.get(worker, ())
+        return len(slowness) == _RECENT_STEPS and median(slowness) > SLOW_FACTOR
+
+    def replay_estimate(self, num_tokens: int) -> ReplayEstimate:
+        """What it would cost to compute `num_tokens` again on the slowest stage, in long chunks."""
+        s_per_token = max(self._s_per_token.values(), default=0.0)
+        return ReplayEstimate(self.round_trip_s(is_prefill=False), num_tokens * s_per_token)
+
+    def add_report(self, report: StageReport, num_tokens: int) -> None:
+        """num_tokens: of the step that the stage has computed."""
+        self._compare(report, num_tokens)
+        if num_tokens > 1:
+            before = self._s_per_token.get(report.sender, report.compute_s / num_tokens)
+            self._s_per_token[report.sender] = before + _SMOOTHING * (report.compute_s / num_tokens - before)
         self._compute_s[report.sender].append(report.compute_s)
         self._queue_s[report.sender].append(report.queue_s)
         self._steps[report.sender] += 1
+
+    def _compare(self, report: StageReport, num_tokens: int) -> None:
+        if num_tokens == 0:
+            return
+        key = (report.sender, num_tokens)
+        quickest_s = min(report.compute_s, self._quickest_s.get(key, report.compute_s))
+        self._quickest_s[key] = quickest_s
+        self._slowness[report.sender].append(report.compute_s / quickest_s)
 
     def add_round_trip(self, seconds: float, *, is_prefill: bool) -> None:
         before = self._round_trip_s.get(is_prefill, seconds)

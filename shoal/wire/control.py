@@ -8,18 +8,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
-from shoal.core.errors import NodeLost
-from shoal.core.placement import WorkerInfo
+from shoal.core.placement import WorkerId, WorkerInfo
 from shoal.wire.curve import SecureContext, bind_free_port, zmq_address
 from shoal.wire.messages import Ping, Pong, decode_control, encode
 
 MAX_CONTROL_FRAME_BYTES = 4096
+MAX_UNANSWERED = 64
 _POLL_MS = 200
 
 logger = logging.getLogger(__name__)
@@ -61,47 +62,118 @@ class ControlServer:
             self._socket.send_multipart([identity, encode(self._answer(message.nonce))], zmq.NOBLOCK)
 
 
-class ControlClient:
-    """Pings one worker. For one thread."""
+@dataclass(frozen=True, slots=True)
+class PongArrival:
+    """A worker's answer, and the seconds since the ping that it answers was sent."""
 
-    def __init__(self, secure: SecureContext, info: WorkerInfo) -> None:
-        self._info = info
-        self._nonce = 0
-        self._socket = secure.client_socket(zmq.DEALER, info.endpoint.public_key)
-        self._socket.connect(zmq_address(info.endpoint.address, info.control_port))
+    worker: WorkerId
+    pong: Pong
+    round_trip_s: float
 
-    def ping(self, deadline_s: float) -> Pong:
-        """Ask once. Raises NodeLost when no answer to this very ping comes within `deadline_s`."""
-        self._nonce += 1
-        give_up_s = time.monotonic() + deadline_s
-        try:
-            self._socket.send(encode(Ping(self._nonce)), zmq.NOBLOCK)
-        except zmq.Again:
-            raise self._lost("its control socket takes no messages") from None
-        while (left_s := give_up_s - time.monotonic()) > 0:
-            if not self._socket.poll(max(1, int(left_s * 1000))):
-                break
-            try:
-                pong = decode_control(self._socket.recv())
-            except msgspec.DecodeError:
-                continue
-            if isinstance(pong, Pong) and pong.nonce == self._nonce:
-                return pong
-        raise self._lost(f"no answer to a ping within {deadline_s:.1f} s")
+
+class Pinger:
+    """Pings many workers at once and never waits for one of them. For one thread.
+
+    A closed connection is reported like an answer that does not come, only at once.
+    """
+
+    def __init__(self, secure: SecureContext) -> None:
+        self._secure = secure
+        self._poller = zmq.Poller()
+        self._peers: dict[WorkerId, _Pinged] = {}
+
+    def watch(self, info: WorkerInfo) -> None:
+        """Connect to a worker's control socket."""
+        peer = _Pinged(self._secure, info)
+        self._peers[info.worker] = peer
+        self._poller.register(peer.socket, zmq.POLLIN)
+        self._poller.register(peer.monitor, zmq.POLLIN)
+
+    def forget(self, worker: WorkerId) -> None:
+        """Stop pinging a worker. Idempotent."""
+        peer = self._peers.pop(worker, None)
+        if peer is not None:
+            self._poller.unregister(peer.socket)
+            self._poller.unregister(peer.monitor)
+            peer.close()
+
+    def ping_all(self, now_s: float) -> None:
+        for peer in self._peers.values():
+            peer.ping(now_s)
+
+    def wait(self, timeout_s: float, fds: Sequence[int]) -> PingerNews:
+        """Wait for pongs, closed connections or readable `fds`, at most `timeout_s`."""
+        for fd in fds:
+            self._poller.register(fd, zmq.POLLIN)
+        ready = dict(self._poller.poll(max(0, int(timeout_s * 1000))))
+        for fd in fds:
+            self._poller.unregister(fd)
+        now_s = time.monotonic()
+        pongs = [
+            PongArrival(worker, pong, round_trip_s)
+            for worker, peer in self._peers.items()
+            if peer.socket in ready
+            for pong, round_trip_s in peer.pongs(now_s)
+        ]
+        closed = [
+            worker for worker, peer in self._peers.items() if peer.monitor in ready and peer.was_closed()
+        ]
+        return PingerNews(tuple(pongs), tuple(closed), tuple(fd for fd in fds if fd in ready))
 
     def close(self) -> None:
-        self._socket.close()
+        for worker in list(self._peers):
+            self.forget(worker)
 
-    def __enter__(self) -> ControlClient:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+@dataclass(frozen=True, slots=True)
+class PingerNews:
+    """closed: workers whose connection has just broken. fds: those that are readable."""
 
-    def _lost(self, cause: str) -> NodeLost:
-        return NodeLost(node=self._info.node, layers=str(self._info.layers), cause=cause)
+    pongs: tuple[PongArrival, ...]
+    closed: tuple[WorkerId, ...]
+    fds: tuple[int, ...]
+
+
+class _Pinged:
+    """One worker's control socket, seen from here."""
+
+    def __init__(self, secure: SecureContext, info: WorkerInfo) -> None:
+        self.socket = secure.client_socket(zmq.DEALER, info.endpoint.public_key)
+        self.socket.sndhwm = MAX_UNANSWERED
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.socket.connect(zmq_address(info.endpoint.address, info.control_port))
+        self._sent_s: dict[int, float] = {}
+        self._nonce = 0
+
+    def ping(self, now_s: float) -> None:
+        self._nonce += 1
+        try:
+            self.socket.send(encode(Ping(self._nonce)), zmq.NOBLOCK)
+        except zmq.Again:
+            return  # it takes none because it answers none; that shows by itself
+        self._sent_s[self._nonce] = now_s
+        for nonce in list(self._sent_s)[:-MAX_UNANSWERED]:
+            del self._sent_s[nonce]
+
+    def pongs(self, now_s: float) -> list[tuple[Pong, float]]:
+        arrived = []
+        while self.socket.poll(0):
+            try:
+                pong = decode_control(self.socket.recv(zmq.NOBLOCK))
+            except msgspec.DecodeError:
+                continue
+            if isinstance(pong, Pong) and pong.nonce in self._sent_s:
+                arrived.append((pong, now_s - self._sent_s.pop(pong.nonce)))
+        return arrived
+
+    def was_closed(self) -> bool:
+        closed = False
+        while self.monitor.poll(0):
+            recv_monitor_message(self.monitor)
+            closed = True
+        return closed
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close()

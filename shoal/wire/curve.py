@@ -68,9 +68,10 @@ class SecureContext:
         return socket
 
     def close(self) -> None:
-        """End the authenticator and the context; all sockets must be closed before."""
+        """End the authenticator and the context. Sockets should be closed before; one that was
+        forgotten is closed here, since waiting for it would hang for ever."""
         self._authenticator.stop()
-        self.context.term()
+        self.context.destroy(linger=0)
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         socket = self.context.socket(kind)

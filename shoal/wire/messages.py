@@ -37,7 +37,8 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
 
     slot: the engine sequence that the session sits on, the same on every stage; the driver gives
     it to another session only when every stage has confirmed `Closed`. prompt_tokens: length of
-    the prompt. reserved_tokens: what admission set aside, prompt and answer.
+    the prompt. reserved_tokens: what admission set aside, prompt and answer. exact_replay: what
+    this stage pulls of the session, it pulls in the chunks of the first computation.
     """
 
     session: int
@@ -45,6 +46,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     prompt_tokens: int
     reserved_tokens: int
     sampling: SamplingParams
+    exact_replay: bool = True
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, tag="step"):
@@ -52,7 +54,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True, tag="step"):
     stage 0, which embeds the entries' tokens itself.
 
     sender: who sent this hop, and so who is asked for what is missing. route: the hops after the
-    receiver, the driver last. opens: sessions whose first entry is in this step.
+    receiver, the driver last; empty where a hot standby is fed, which computes and journals but
+    sends nothing on. opens: sessions whose first entry is in this step.
     """
 
     epoch: int
@@ -64,7 +67,11 @@ class Step(msgspec.Struct, frozen=True, array_like=True, tag="step"):
 
 
 class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
-    """ "Send me this session's input for `[start, stop)`." Answered by `Refill`, in windows."""
+    """A successor asks for a session's input for `[start, stop)`. Answered by `Refill`, in windows.
+
+    exact: in the chunks that it was first computed in, for the same low bits; otherwise in chunks
+    as long as a batch, which is faster.
+    """
 
     epoch: int
     session: int
@@ -72,13 +79,13 @@ class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
     start: int
     stop: int
     sender: str
+    exact: bool = True
 
 
 class Refill(msgspec.Struct, frozen=True, array_like=True, tag="refill"):
     """What was pulled: computed and journaled by the receiver, not sent on.
 
-    lengths: the chunks that the tokens were first computed in; computing them again in the same
-    chunks gives the same low bits. Frame behind it: rows, unless the driver answers.
+    lengths: the chunks to compute the tokens in. Frame behind it: rows, unless the driver answers.
     """
 
     epoch: int
@@ -101,6 +108,77 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, tag="closed"):
     to others, since a `Close` may be overtaken by the next session's first step."""
 
     sessions: tuple[int, ...]
+    sender: str
+
+
+class Peer(msgspec.Struct, frozen=True, array_like=True):
+    """Where a process of the cluster listens, and the key it proves (core/placement.py)."""
+
+    worker: str
+    address: str
+    port: int
+    public_key: str
+
+
+class Peers(msgspec.Struct, frozen=True, array_like=True, tag="peers"):
+    """The placement as one worker must know it, from `epoch` on. Answered by `PeersTaken`; the
+    driver sends no step of this epoch before all have answered.
+
+    peers: everybody who may connect. predecessor: who is asked for missing input. feeds: hot
+    standbys of the next stage, which get everything that is sent on. awaits_states: a worker that
+    leaves will send its sessions here, so they are not pulled for a while.
+    """
+
+    epoch: int
+    peers: tuple[Peer, ...]
+    predecessor: str
+    feeds: tuple[str, ...]
+    awaits_states: bool = False
+
+
+class PeersTaken(msgspec.Struct, frozen=True, array_like=True, tag="peers_taken"):
+    """A worker has let in and can reach everybody of this epoch."""
+
+    epoch: int
+    sender: str
+
+
+class HandOverTo(msgspec.Struct, frozen=True, array_like=True, tag="hand_over_to"):
+    """The receiver leaves: it sends all its sessions to `successor`, and goes on meanwhile."""
+
+    epoch: int
+    successor: str
+
+
+class HandingOver(msgspec.Struct, frozen=True, array_like=True, tag="handing_over"):
+    """A worker that leaves will send these sessions."""
+
+    sessions: tuple[int, ...]
+    sender: str
+
+
+class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
+    """One session, from a worker that leaves to its successor. Frame behind it: the engine's state
+    (`state_bytes`, padded to a multiple of 4), then the journal's rows.
+
+    tokens: those held. lengths: the chunks they were computed in. drawn: position, token picked for
+    it, and its logprobs where the session asks for them.
+    """
+
+    session: int
+    attempt: int
+    opened: Open
+    tokens: tuple[int, ...]
+    lengths: tuple[int, ...]
+    drawn: tuple[tuple[int, int, Logprobs | None], ...]
+    state_bytes: int
+    sender: str
+
+
+class StateTaken(msgspec.Struct, frozen=True, array_like=True, tag="state_taken"):
+    """A successor holds this session, or needs it no more."""
+
+    session: int
     sender: str
 
 
@@ -145,7 +223,8 @@ class Received(msgspec.Struct, frozen=True, array_like=True, tag="received"):
 class StageReport(msgspec.Struct, frozen=True, array_like=True, tag="report"):
     """A stage has computed (a part of) a step and sent it on.
 
-    queue_s: from arrival to the start of computing. compute_s: inside the engine. held: sessions
+    queue_s: from arrival to the start of computing. compute_s: inside the engine; 0 where the journal
+    answered. held: sessions
     of the part, as (session, tokens held now).
     """
 
@@ -172,10 +251,38 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     reason: str
 
 
-ToWorker = Step | Pull | Refill | Open | Close | Live
-ToDriver = Result | Received | StageReport | NeedOpen | Refused | Pull | Closed
+ToWorker = Step | Pull | Refill | Open | Close | Live | Peers | HandOverTo | State
+ToDriver = (
+    Result
+    | Received
+    | StageReport
+    | NeedOpen
+    | Refused
+    | Pull
+    | Closed
+    | PeersTaken
+    | HandingOver
+    | StateTaken
+)
 Message = (
-    Step | Pull | Refill | Open | Close | Live | Result | Received | StageReport | NeedOpen | Refused | Closed
+    Step
+    | Pull
+    | Refill
+    | Open
+    | Close
+    | Live
+    | Peers
+    | Result
+    | Received
+    | StageReport
+    | NeedOpen
+    | Refused
+    | Closed
+    | PeersTaken
+    | HandOverTo
+    | HandingOver
+    | State
+    | StateTaken
 )
 
 

@@ -6,7 +6,9 @@ import logging
 from dataclasses import dataclass, field
 
 from shoal.core.errors import EngineError, ShoalError
+from shoal.core.placement import DRIVER, WorkerId
 from shoal.engine.interface import Chunk, Computed, Engine, Rows
+from shoal.wire.messages import State
 from shoal.worker.residency import Part, Residency, Task
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,40 @@ class Job:
     rows: Rows | None
     planned: list[Planned] = field(default_factory=list)
     started_s: float = 0.0
+
+
+@dataclass(slots=True)
+class StateJob:
+    """Save one sequence for `to`, or restore the `arriving` one from `blob`."""
+
+    residency: Residency
+    seq: int
+    ops: tuple[ClearSeq | TrimSeq, ...]
+    to: WorkerId = DRIVER
+    arriving: State | None = None
+    blob: bytes = b""
+    rows: Rows | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What the engine holds of a sequence; empty after a restore."""
+
+    blob: bytes
+
+
+def run_state_job(engine: Engine, job: StateJob) -> SavedState | EngineError:
+    """Carry out one saving or restoring. A failure is returned, not raised."""
+    try:
+        for op in job.ops:
+            _apply(engine, op)
+        if job.arriving is None:
+            return SavedState(engine.save(job.seq))
+        engine.restore(job.seq, job.blob, len(job.arriving.tokens))
+        return SavedState(b"")
+    except ShoalError as error:
+        logger.warning("a sequence could not be handed over: %s", error)
+        return error if isinstance(error, EngineError) else EngineError(error.message)
 
 
 def run_job(engine: Engine, job: Job) -> Computed | EngineError:

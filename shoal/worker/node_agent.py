@@ -7,7 +7,6 @@ data plane is between the workers themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,6 @@ import ray
 
 from shoal.core.config import WorkerConfig
 from shoal.core.errors import ShoalError
-from shoal.core.placement import Endpoint, WorkerId
 from shoal.worker.slice_worker import SliceWorker, WorkerListening
 
 # A ping-like call must pass while `start` loads for a minute.
@@ -48,10 +46,6 @@ class WorkerAgent:
     def renew_lease(self) -> None:
         """The head is alive, though it does not use this worker yet: others are still loading."""
         self._worker.renew_lease()
-
-    def set_peers(self, peers: Mapping[WorkerId, Endpoint], epoch: int, predecessor: WorkerId) -> None:
-        """Name the processes that this worker may talk to, and where they listen."""
-        self._worker.set_peers(peers, epoch, predecessor)
 
     def stop(self) -> None:
         """Free the engine and close the sockets."""

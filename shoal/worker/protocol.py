@@ -20,19 +20,24 @@ from shoal.wire.messages import (
     Close,
     Closed,
     Entry,
+    HandOverTo,
     Live,
     Open,
+    Peers,
+    PeersTaken,
     Pull,
     Received,
     Refill,
     Refused,
     Result,
     StageReport,
+    State,
     Step,
     ToWorker,
 )
 from shoal.worker.batch import chunk_of, input_rows, output_rows, outputs, split_rows
-from shoal.worker.job import Job, Planned
+from shoal.worker.hand_over import HandOver
+from shoal.worker.job import Job, Planned, SavedState, StateJob
 from shoal.worker.outbox import Outbox, Send
 from shoal.worker.pulling import Pulling, refill_entries
 from shoal.worker.residency import Part, Residency, Task
@@ -40,6 +45,7 @@ from shoal.worker.residency_table import ResidencyTable
 
 MAX_QUEUED_TASKS = 256  # far above any driver's steps in flight; past it a task is dropped and sent again
 MAX_FAILURES = 3
+HAND_OVER_PATIENCE_S = 10.0  # for sessions that a leaving worker sends, before they are pulled
 
 _NO_TASK = Task(Step(0, 0, DRIVER, (), ()), [], 0.0, forward=False)
 
@@ -72,7 +78,9 @@ class WorkerCore:
         self._queue: deque[Task] = deque()
         self._outbox = Outbox(worker)
         self._sessions = ResidencyTable(limits, 0 if is_last else limits.row_width_out)
-        self._pulling = Pulling(self._outbox, self._queue, retry_after_s)
+        self._pulling = Pulling(self._outbox, self._queue, limits.max_batch_tokens, retry_after_s)
+        self._feeds: tuple[WorkerId, ...] = ()
+        self._handing = HandOver(self._outbox, self._sessions, 0 if is_last else limits.row_width_out)
 
     # ------------------------------------------------------------ what the shell calls
 
@@ -86,15 +94,28 @@ class WorkerCore:
 
     @property
     def num_queued(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + self._handing.num_queued
 
     @property
     def journal_bytes(self) -> int:
         return sum(residency.journal.allocated_bytes for residency in self._sessions)
 
-    def take_epoch(self, epoch: int) -> None:
-        """Steps of older epochs are dropped from now on."""
-        self._pulling.epoch = max(self.epoch, epoch)
+    def take_peers(self, peers: Peers, now_s: float) -> None:
+        """Know the placement of a new epoch; steps of older ones are dropped from now on.
+
+        What is being pulled is asked of the new predecessor at once: the old one may be gone.
+        """
+        if peers.epoch < self.epoch:
+            return
+        self._pulling.epoch = peers.epoch
+        self.predecessor = WorkerId(peers.predecessor)
+        self._feeds = tuple(WorkerId(worker) for worker in peers.feeds)
+        self._pulling.awaits_states_until_s = now_s + HAND_OVER_PATIENCE_S if peers.awaits_states else 0.0
+        for residency in self._sessions:
+            if residency.predecessor != self.predecessor:
+                residency.predecessor = self.predecessor
+                self._pulling.ask_again(residency, now_s)
+        self._outbox.send(DRIVER, PeersTaken(peers.epoch, self.worker))
 
     def take_sends(self) -> list[Send]:
         """Everything to be sent since the last call, in order."""
@@ -117,9 +138,18 @@ class WorkerCore:
                 self._outbox.send(DRIVER, Closed(message.sessions, self.worker))
             case Live():
                 self._sessions.keep_only(message)
+            case Peers():
+                self.take_peers(message, now_s)
+            case HandOverTo():
+                self._handing.begin(WorkerId(message.successor))
+            case State():
+                self._handing.receive(message, rows)
 
-    def next_job(self, now_s: float) -> Job | None:
+    def next_job(self, now_s: float) -> Job | StateJob | None:
         """The next work for the engine, or None. Call it only while the engine is free."""
+        state_job = self._handing.next_job()
+        if state_job is not None:
+            return state_job
         while self._queue:
             job = self._plan(self._queue.popleft(), now_s)
             if job is not None:
@@ -127,6 +157,11 @@ class WorkerCore:
         if self._sessions.has_ops:
             return Job(_NO_TASK, self._sessions.take_ops(), (), None)
         return None
+
+    def finish_state(self, job: StateJob, outcome: SavedState | EngineError, now_s: float) -> None:
+        """Take in that a session was saved or restored."""
+        if self._handing.finish(job, outcome):
+            self._pulling.moved(job.residency, now_s)
 
     def finish(self, job: Job, outcome: Computed | EngineError, compute_s: float, now_s: float) -> None:
         """Take a job's outcome in: journal it, send it on, and let what waited for it go."""
@@ -136,7 +171,7 @@ class WorkerCore:
         self._journal(job, outcome)
         if job.task.forward and job.planned:
             self._send_on(job.task, job.planned, outcome)
-            self._report(job, compute_s)
+            self._report(job.task, job.planned, job.started_s - job.task.arrived_s, compute_s)
         for planned in job.planned:
             self._go_on(job.task, planned.residency, now_s)
 
@@ -151,11 +186,11 @@ class WorkerCore:
     # ------------------------------------------------------------ messages in
 
     def _receive_step(self, step: Step, rows: Rows | None, now_s: float) -> None:
-        if step.epoch < self.epoch:
-            return  # the route it names has ended; the driver sends its entries along the new one
-        self.take_epoch(step.epoch)
+        if step.epoch != self.epoch and step.route:
+            return  # its route has ended, or is not known here yet; the driver sends its entries again
         self.last_step_received = step.step_id
-        self._outbox.send(DRIVER, Received(step.epoch, step.step_id, self.worker))
+        if step.route:
+            self._outbox.send(DRIVER, Received(step.epoch, step.step_id, self.worker))
         for opened in step.opens:
             self._receive_open(opened, now_s)
         parts = split_rows(step.entries, rows, self._width_in)
@@ -236,6 +271,7 @@ class WorkerCore:
         if not chunks:
             if planned:
                 self._send_on(task, planned, None)
+                self._report(task, planned, now_s - task.arrived_s, 0.0)
             return None
         rows = None if self._width_in is None else input_rows(task, planned)
         return Job(task, self._sessions.take_ops(), tuple(chunks), rows, planned, now_s)
@@ -314,23 +350,26 @@ class WorkerCore:
 
     def _send_on(self, task: Task, planned: list[Planned], outcome: Computed | None) -> None:
         step = task.step
+        if not step.route:
+            return  # a hot standby is fed: what it computed stays here until it takes over
         if self._is_last:
             self._outbox.send(DRIVER, Result(step.epoch, step.step_id, self.worker, outputs(planned)))
             return
-        if not step.route:
-            return
         opens = tuple(o for o in step.opens if self._sessions.get(o.session) is not None)
         entries = tuple(p.part.entry for p in planned)
+        rows = output_rows(planned, outcome)
         onward = Step(step.epoch, step.step_id, self.worker, step.route[1:], entries, opens)
-        self._outbox.send(WorkerId(step.route[0]), onward, output_rows(planned, outcome))
+        self._outbox.send(WorkerId(step.route[0]), onward, rows)
+        for standby in self._feeds:
+            fed = Step(step.epoch, step.step_id, self.worker, (), entries, opens)
+            self._outbox.send(standby, fed, rows)
 
-    def _report(self, job: Job, compute_s: float) -> None:
-        step = job.task.step
-        held = tuple((p.residency.session, p.residency.held) for p in job.planned)
-        queue_s = job.started_s - job.task.arrived_s
-        self._outbox.send(
-            DRIVER, StageReport(step.epoch, step.step_id, self.worker, queue_s, compute_s, held)
-        )
+    def _report(self, task: Task, planned: list[Planned], queue_s: float, compute_s: float) -> None:
+        step = task.step
+        if step.route:
+            held = tuple((p.residency.session, p.residency.held) for p in planned)
+            report = StageReport(step.epoch, step.step_id, self.worker, queue_s, compute_s, held)
+            self._outbox.send(DRIVER, report)
 
     def _fail(self, job: Job, error: EngineError, now_s: float) -> None:
         """A computation was lost: its sessions start over here by pulling, within a limit."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from shoal.core.chunks import even_chunks
 from shoal.core.placement import DRIVER, WorkerId
 from shoal.wire.messages import Entry, NeedOpen, Pull, Refill, Refused, Step
 from shoal.worker.outbox import Outbox
@@ -24,8 +25,10 @@ class Pulling:
     """queue: the worker's tasks; what was parked or pulled goes to its front, since entries behind
     it would only be parked again. retry_after_s: patience for an answer."""
 
-    def __init__(self, outbox: Outbox, queue: deque[Task], retry_after_s: float) -> None:
+    def __init__(self, outbox: Outbox, queue: deque[Task], batch_tokens: int, retry_after_s: float) -> None:
         self.epoch = 0
+        self.awaits_states_until_s = 0.0  # what a leaving worker will send is not pulled before
+        self._batch_tokens = batch_tokens
         self.parts_dropped = 0
         self._outbox = outbox
         self._queue = queue
@@ -51,6 +54,9 @@ class Pulling:
             residency.pull.stop = max(residency.pull.stop, stop)
             return
         residency.pull = PullInProgress(stop, now_s)
+        if residency.held == 0 and now_s < self.awaits_states_until_s:
+            residency.pull.deadline_s = self.awaits_states_until_s
+            return
         self._send_pull(residency, residency.pull, now_s)
 
     def take_refill(self, residency: Residency, refill: Refill, parts: list[Part], now_s: float) -> None:
@@ -87,6 +93,12 @@ class Pulling:
         self._outbox.send(DRIVER, NeedOpen(residency.session, self._outbox.worker))
         return True
 
+    def ask_again(self, residency: Residency, now_s: float) -> None:
+        """The predecessor has changed: what was asked of the old one is asked of the new."""
+        if residency.pull is not None and residency.pull.queued_parts == 0:
+            residency.pull.tries = 0
+            self._send_pull(residency, residency.pull, now_s)
+
     def retry(self, residency: Residency, now_s: float) -> None:
         """Ask again for what has not come by its deadline."""
         pull = residency.pull
@@ -105,7 +117,8 @@ class Pulling:
             self._outbox.send(DRIVER, Refused(residency.session, me, reason))
             return
         pull.deadline_s = now_s + self._retry_after_s
-        message = Pull(self.epoch, residency.session, residency.attempt, residency.held, pull.stop, me)
+        exact = residency.opened is None or residency.opened.exact_replay
+        message = Pull(self.epoch, residency.session, residency.attempt, residency.held, pull.stop, me, exact)
         self._outbox.send(residency.predecessor, message)
 
     # ------------------------------------------------------------ as the one who is asked
@@ -113,7 +126,7 @@ class Pulling:
     def add_waiter(self, residency: Residency, pull: Pull) -> bool:
         """A successor asks. True when it was answered at once, False when it must wait."""
         requester = WorkerId(pull.sender)
-        residency.waiters[requester] = Waiter(pull.attempt, pull.start, pull.stop)
+        residency.waiters[requester] = Waiter(pull.attempt, pull.start, pull.stop, pull.exact)
         self.serve(residency)
         return requester not in residency.waiters
 
@@ -125,7 +138,11 @@ class Pulling:
                 self._send_refill(residency, requester, waiter)
 
     def _send_refill(self, residency: Residency, to: WorkerId, waiter: Waiter) -> None:
-        lengths = residency.journal.chunks_from(waiter.start, REFILL_WINDOW_TOKENS)
+        if waiter.exact:
+            lengths = residency.journal.chunks_from(waiter.start, REFILL_WINDOW_TOKENS)
+        else:
+            count = min(residency.held, waiter.stop) - waiter.start
+            lengths = even_chunks(min(count, REFILL_WINDOW_TOKENS), self._batch_tokens)
         stop = waiter.start + sum(lengths)
         refill = Refill(
             self.epoch,

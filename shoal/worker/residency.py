@@ -54,6 +54,7 @@ class Waiter:
     attempt: int
     start: int
     stop: int
+    exact: bool
 
 
 @dataclass(slots=True)

@@ -13,19 +13,19 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from shoal.core.config import WorkerConfig
-from shoal.core.errors import ClusterError, EngineError
 from shoal.core.placement import DRIVER, Endpoint, WorkerId
 from shoal.engine.factory import load_engine
-from shoal.engine.interface import Computed, Engine, EngineLimits
+from shoal.engine.interface import Engine, EngineLimits
 from shoal.wire.channel import Arrival, Channel
 from shoal.wire.control import ControlServer
 from shoal.wire.curve import SecureContext
-from shoal.wire.messages import PROTOCOL_VERSION, Live, Pong, ToWorker
-from shoal.worker.job import Job, run_job
+from shoal.wire.messages import PROTOCOL_VERSION, Live, Peers, Pong, State, ToWorker
+from shoal.worker.job import Job, StateJob, run_job, run_state_job
 from shoal.worker.protocol import WorkerCore
 
 TICK_S = 0.2
@@ -54,10 +54,10 @@ class SliceWorker:
         self._config = config
         self._end_process = end_process
         self._stopping = threading.Event()
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._outcomes: deque[tuple[Job, Computed | EngineError, float]] = deque()
+        self._jobs: queue.SimpleQueue[Job | StateJob | None] = queue.SimpleQueue()
+        self._outcomes: deque[Callable[[float], None]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
-        self._computing: Job | None = None
+        self._computing: Job | StateJob | None = None
         self._threads: list[threading.Thread] = []
 
     def start(self) -> WorkerListening:
@@ -71,8 +71,9 @@ class SliceWorker:
             config.worker, is_first=config.is_first, is_last=config.is_last, limits=self._engine.limits
         )
         self._secure = SecureContext()
-        self._secure.allowed.replace([config.driver_public_key])
+        self._secure.allowed.replace([config.driver.public_key])
         self._channel = Channel(self._secure, config.listen_address)
+        self._channel.set_peers({DRIVER: config.driver})
         self._control = ControlServer(self._secure, config.listen_address, self._pong)
         self._lease_ends_s = time.monotonic() + config.lease_s
         self._control.start()
@@ -81,26 +82,6 @@ class SliceWorker:
             self._threads.append(thread)
             thread.start()
         return WorkerListening(self._channel.endpoint, self._control.port, os.getpid(), self._engine.limits)
-
-    def set_peers(
-        self, peers: Mapping[WorkerId, Endpoint], epoch: int, predecessor: WorkerId = DRIVER
-    ) -> None:
-        """Let just these processes in, and know where they listen. Takes effect before it returns.
-
-        Raises ClusterError when the I/O thread does not take it up in time.
-        """
-        done = threading.Event()
-
-        def apply() -> None:
-            self._channel.set_peers(peers)
-            self._core.take_epoch(epoch)
-            self._core.predecessor = predecessor
-            done.set()
-
-        self._calls.append(apply)
-        self._channel.wake()
-        if not done.wait(STOP_DEADLINE_S):
-            raise ClusterError(f"Worker {self._config.worker} did not take its new peers up.")
 
     def renew_lease(self) -> None:
         """The head lives: it will still be heard from. From any thread."""
@@ -148,9 +129,13 @@ class SliceWorker:
 
     def _run_compute(self) -> None:
         while (job := self._jobs.get()) is not None:
-            started_s = time.perf_counter()
-            outcome = run_job(self._engine, job)
-            self._outcomes.append((job, outcome, time.perf_counter() - started_s))
+            if isinstance(job, StateJob):
+                finish = partial(self._core.finish_state, job, run_state_job(self._engine, job))
+            else:
+                started_s = time.perf_counter()
+                outcome = run_job(self._engine, job)
+                finish = partial(self._core.finish, job, outcome, time.perf_counter() - started_s)
+            self._outcomes.append(finish)
             self._channel.wake()
 
     # ------------------------------------------------------------ steps of the I/O thread
@@ -159,13 +144,22 @@ class SliceWorker:
         message = arrival.message
         if isinstance(message, Live):
             self._lease_ends_s = now_s + self._config.lease_s
+        if isinstance(message, Peers):
+            self._take_peers(message)
         if isinstance(message, ToWorker):
-            self._core.receive(message, arrival.rows(self._engine.limits.row_width_in), now_s)
+            row_width = 1 if isinstance(message, State) else self._engine.limits.row_width_in
+            self._core.receive(message, arrival.rows(row_width), now_s)
+
+    def _take_peers(self, message: Peers) -> None:
+        """Let everybody of the placement in, before the policy confirms it."""
+        if message.epoch >= self._core.epoch:
+            peers = {p.worker: Endpoint(p.address, p.port, p.public_key) for p in message.peers}
+            self._channel.set_peers({WorkerId(worker): peer for worker, peer in peers.items()})
 
     def _finish(self, now_s: float) -> None:
-        job, outcome, compute_s = self._outcomes.popleft()
+        finish = self._outcomes.popleft()
         self._computing = None
-        self._core.finish(job, outcome, compute_s, now_s)
+        finish(now_s)
 
     def _act(self, now_s: float) -> None:
         """Send first, as others wait for it; then the next job; then what planning it gave to send."""
@@ -198,7 +192,7 @@ class SliceWorker:
             self._config.worker,
             self._core.epoch,
             self._core.last_step_received,
-            None if job is None else job.task.step.step_id,
+            job.task.step.step_id if isinstance(job, Job) else None,
             self._engine.progress,
             self._core.num_sessions,
         )

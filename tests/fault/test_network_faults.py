@@ -3,15 +3,20 @@ reorders. Every answer must equal the unbroken one. Replay one: pytest ... -k "s
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from shoal.core.sequence import Finished, GenerateRequest, SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.engine.digest_engine import DigestEngine
-from shoal.simulator.virtual_cluster import Answer, NetworkFaults, VirtualCluster
+from shoal.simulator.virtual_cluster import FAULT_CONFIG, VirtualCluster
+from shoal.simulator.virtual_head import Answer
+from shoal.simulator.virtual_network import NetworkFaults
 from tests.support.digest_reference import NumberVocabulary, digest_answer, digest_draws
 
 N_VOCAB = 997
@@ -20,16 +25,17 @@ VOCABULARY = NumberVocabulary(frozenset({7, 8, 9}))
 SEEDS = int(os.environ.get("SHOAL_FAULT_SEEDS", "300"))
 
 
-def _random_engines(rng: random.Random) -> list[DigestEngine]:
+def _random_engines(rng: random.Random) -> tuple[list[LayerRange], Callable[[LayerRange], DigestEngine]]:
     num_stages = rng.randint(1, 5)
     cuts = sorted(rng.sample(range(1, NUM_LAYERS), num_stages - 1))
-    bounds = [0, *cuts, NUM_LAYERS]
+    ranges = [LayerRange(start, end) for start, end in itertools.pairwise([0, *cuts, NUM_LAYERS])]
     mixes, trims = rng.random() < 0.7, rng.random() < 0.5
     failing = random.Random(rng.getrandbits(32))
     failure_rate = rng.choice([0.0, 0.0, 0.02])
-    return [
-        DigestEngine(
-            LayerRange(bounds[stage], bounds[stage + 1]),
+
+    def make_engine(layers: LayerRange) -> DigestEngine:
+        return DigestEngine(
+            layers,
             NUM_LAYERS,
             n_vocab=N_VOCAB,
             cells=rng.choice([200, 400, 2000]),
@@ -39,8 +45,8 @@ def _random_engines(rng: random.Random) -> list[DigestEngine]:
             can_trim=trims,
             fails=lambda chunks: failing.random() < failure_rate,
         )
-        for stage in range(num_stages)
-    ]
+
+    return ranges, make_engine
 
 
 def _random_faults(rng: random.Random) -> NetworkFaults:
@@ -83,9 +89,16 @@ def test_one_seed() -> None:
 
 def _run(seed: int) -> None:
     rng = random.Random(seed)
-    engines = _random_engines(rng)
-    cluster = VirtualCluster.build(
-        seed=seed, engines=engines, vocabulary=VOCABULARY, n_ctx=160, faults=_random_faults(rng)
+    ranges, make_engine = _random_engines(rng)
+    cluster = VirtualCluster(
+        seed=seed,
+        ranges=ranges,
+        make_engine=make_engine,
+        vocabulary=VOCABULARY,
+        n_ctx=160,
+        faults=_random_faults(rng),
+        # A live connection loses nothing, so what is lost here must not count as a cut link.
+        config=replace(FAULT_CONFIG, hop_deadline_s=1e6, resend_after_s=0.5),
     )
     for number in range(rng.choice([1, 3, 10])):
         cancel_after_s = rng.choice([None, None, None, rng.uniform(0, 2)])
@@ -102,7 +115,9 @@ def _run(seed: int) -> None:
             continue
         assert isinstance(answer.end, Finished), f"seed {seed}: {answer.end!r}"
         assert (answer.text, answer.end.reason) == (text, reason), f"seed {seed} {answer.request.request_id}"
-    assert all(engine.cells_used == 0 for engine in engines), f"seed {seed}: cells are left"
+    for worker in cluster.workers:
+        assert isinstance(worker.engine, DigestEngine)
+        assert worker.engine.cells_used == 0, f"seed {seed}: cells are left"
 
 
 def _check_logprobs(answer: Answer) -> None:

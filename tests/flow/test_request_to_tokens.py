@@ -10,7 +10,6 @@ import pytest
 
 from shoal.core.config import DriverConfig, EngineConfig
 from shoal.core.errors import ContextLengthExceeded, NodeLost, NotReady, Overloaded
-from shoal.core.placement import WorkerId
 from shoal.core.sequence import Finished, FinishReason, GenerateRequest, SamplingParams, TextDelta
 from shoal.core.specs import LayerRange
 from shoal.pipeline.driver import Driver
@@ -171,11 +170,11 @@ def test_what_does_not_fit_is_refused_at_the_door() -> None:
         asyncio.run(journey(driver))
 
 
-def test_a_lost_worker_ends_its_requests_with_an_error_and_refuses_new_ones() -> None:
+def test_a_pipeline_that_cannot_go_on_ends_its_requests_with_an_error_and_refuses_new_ones() -> None:
     async def journey(driver: Driver) -> None:
         events = driver.generate(_request(10, max_tokens=400))
         await anext(events)
-        driver.fail_worker(WorkerId("w1"), "the process was killed")
+        driver.fail_all(NodeLost(node="n1", layers="[4, 9)", cause="the process was killed"))
         with pytest.raises(NodeLost, match=r"Node n1 \(layers \[4, 9\)\) was lost: the process was killed"):
             async for _ in events:
                 pass

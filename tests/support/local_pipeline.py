@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from shoal.core.config import DriverConfig, EngineConfig, WorkerConfig
-from shoal.core.placement import DRIVER, Epoch, NodeId, Placement, WorkerId, WorkerInfo
+from shoal.core.placement import Epoch, NodeId, Placement, WorkerId, WorkerInfo
 from shoal.core.specs import LayerRange
 from shoal.pipeline.driver import Driver
 from shoal.pipeline.vocabulary import Vocabulary
@@ -30,9 +30,7 @@ def local_pipeline(
         stages, limits = [], {}
         for number, (layers, engine) in enumerate(engines):
             worker_id, node = WorkerId(f"w{number}"), NodeId(f"n{number}")
-            worker_config = WorkerConfig(
-                worker_id, node, layers, num_layers, engine, driver.endpoint.public_key
-            )
+            worker_config = WorkerConfig(worker_id, node, layers, num_layers, engine, driver.endpoint)
             worker = SliceWorker(worker_config, end_process=lambda status: None)
             listening = worker.start()
             workers.append(worker)
@@ -40,9 +38,6 @@ def local_pipeline(
                 WorkerInfo(worker_id, node, layers, listening.endpoint, listening.control_port, listening.pid)
             )
             limits[worker_id] = listening.limits
-        peers = {DRIVER: driver.endpoint, **{stage.worker: stage.endpoint for stage in stages}}
-        for worker in workers:
-            worker.set_peers(peers, 1)
         driver.set_placement(Placement(Epoch(1), tuple(stages)), limits, journal_bytes=1 << 28)
         yield driver, workers
     finally:

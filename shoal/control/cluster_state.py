@@ -1,0 +1,124 @@
+"""What the head knows of its machines and workers right now: the facts that recovery decides on.
+
+Bookkeeping for the keeper's thread; starts and ends nothing itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shoal.control.recovery import Facts, NodeFact, Rung, Start
+from shoal.core.placement import NodeId, Placement, WorkerId, WorkerInfo
+from shoal.core.specs import LayerRange
+from shoal.engine.interface import EngineLimits
+
+REMEMBERED_LOSSES = 50
+
+
+@dataclass(slots=True)
+class Loss:
+    """One worker that was lost, and what became of its stage. rung, stall_s: None while open, or
+    where it carried no stage."""
+
+    worker: WorkerInfo
+    cause: str
+    noticed_s: float
+    rung: Rung | None = None
+    predicted_stall_s: float | None = None
+    stall_s: float | None = None
+    end: str = "open"
+
+
+class ClusterState:
+    """ranges: layers of the stages, in order. worker_bytes: memory that a worker of each may come
+    to use. free_bytes: what a node can still give, asked anew each time."""
+
+    def __init__(
+        self,
+        ranges: Sequence[LayerRange],
+        nodes: Sequence[NodeId],
+        survive: int,
+        worker_bytes: Mapping[LayerRange, int],
+        free_bytes: Callable[[NodeId], int],
+    ) -> None:
+        self.placement: Placement | None = None
+        self.losses: list[Loss] = []
+        self.load_s: dict[LayerRange, float] = {}
+        self.limits: dict[WorkerId, EngineLimits] = {}
+        self._ranges = tuple(ranges)
+        self._nodes = list(nodes)
+        self._survive = survive
+        self._worker_bytes = worker_bytes
+        self._free_bytes = free_bytes
+        self._live: dict[WorkerId, WorkerInfo] = {}
+        self._leaving: set[NodeId] = set()
+        self._starting: list[Start] = []
+
+    @property
+    def live(self) -> tuple[WorkerInfo, ...]:
+        return tuple(self._live.values())
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        return tuple(self._nodes)
+
+    def facts(self) -> Facts:
+        """Everything that `recovery.decide` needs, as it is now."""
+        on_the_way = dict.fromkeys(self._nodes, 0)
+        for start in self._starting:
+            if start.node in on_the_way:
+                on_the_way[start.node] += self._worker_bytes[start.layers]
+        return Facts(
+            ranges=self._ranges,
+            placement=self.placement,
+            live=self.live,
+            nodes=tuple(
+                NodeFact(node, self._free_bytes(node) - on_the_way[node])
+                for node in self._nodes
+                if node not in self._leaving
+            ),
+            starting=tuple(self._starting),
+            survive=self._survive,
+            slice_bytes=self._worker_bytes,
+            leaving=frozenset(self._leaving),
+        )
+
+    def begin(self, start: Start) -> None:
+        self._starting.append(start)
+
+    def started(self, start: Start, info: WorkerInfo, limits: EngineLimits, load_s: float) -> None:
+        """A worker has loaded and listens."""
+        if start in self._starting:
+            self._starting.remove(start)
+        self._live[info.worker] = info
+        self.limits[info.worker] = limits
+        self.load_s[info.layers] = load_s
+
+    def start_failed(self, start: Start) -> None:
+        self._starting.remove(start)
+
+    def leave(self, node: NodeId) -> None:
+        """A machine wants to go: it gets nothing new."""
+        self._leaving.add(node)
+
+    def retire(self, worker: WorkerId) -> WorkerInfo | None:
+        """A worker has handed everything over and goes."""
+        self.limits.pop(worker, None)
+        return self._live.pop(worker, None)
+
+    def idle_on_leaving(self) -> list[WorkerInfo]:
+        """Workers on machines that leave which carry no stage: they can just go."""
+        stages = () if self.placement is None else self.placement.stages
+        return [w for w in self._live.values() if w.node in self._leaving and w not in stages]
+
+    def lose(self, worker: WorkerId, cause: str) -> Loss | None:
+        """A worker is gone. None where it was not there."""
+        info = self._live.pop(worker, None)
+        if info is None:
+            return None
+        self.limits.pop(worker, None)
+        loss = Loss(info, cause, time.monotonic())
+        self.losses = [*self.losses, loss][-REMEMBERED_LOSSES:]
+        return loss

@@ -1,0 +1,221 @@
+"""What to do when machines leave or come: who carries each stage now, and what must be started.
+
+Pure, and without memory: `decide` looks at the facts as they are and says what should be. So a
+second loss, the loss of a replacement, or a machine that returns in the middle is no special
+case; it is just another look.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from shoal.core.placement import Epoch, NodeId, Placement, Standby, WorkerId, WorkerInfo
+from shoal.core.specs import LayerRange
+from shoal.pipeline.stage_statistics import ReplayEstimate
+
+
+class Rung(Enum):
+    """How a lost stage is replaced, cheapest first (DESIGN section 5.3)."""
+
+    HOT = "hot standby"
+    WARM = "warm standby"
+    LOAD = "fresh worker"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFact:
+    """A live machine that may hold workers. free_bytes: what more it may be given."""
+
+    node: NodeId
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A worker to be started, or being started: `layers` on `node`."""
+
+    node: NodeId
+    layers: LayerRange
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that a decision depends on.
+
+    ranges: the stages' layers, in order. live: all live workers, whatever they do now. starting:
+    workers under way. survive: machines that may be lost without fetching or loading weights.
+    leaving: machines that want to go: they keep what they carry until a successor holds it.
+    """
+
+    ranges: tuple[LayerRange, ...]
+    placement: Placement | None
+    live: tuple[WorkerInfo, ...]
+    nodes: tuple[NodeFact, ...]
+    starting: tuple[Start, ...]
+    survive: int
+    slice_bytes: Mapping[LayerRange, int]
+    leaving: frozenset[NodeId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """placement: what should stand now, None while a stage has no owner. starts: workers to be
+    started. uncovered: layers without a live owner. stranded: those of them that nobody is
+    loading and no machine can load. hand_overs: stages on machines that leave, with who takes
+    their sessions."""
+
+    placement: Placement | None
+    starts: tuple[Start, ...]
+    uncovered: tuple[LayerRange, ...]
+    stranded: tuple[LayerRange, ...]
+    hand_overs: tuple[tuple[WorkerInfo, WorkerInfo], ...] = ()
+
+
+def decide(facts: Facts) -> Decision:
+    """What should be, given what is."""
+    owners = _owners(facts)
+    uncovered = tuple(layers for layers in facts.ranges if layers not in owners)
+    if uncovered:
+        return _cover(facts, uncovered)
+    stages = tuple(owners[layers] for layers in facts.ranges)
+    hand_overs = _hand_overs(facts, stages)
+    placement = _placement(facts, stages, {successor.worker for _, successor in hand_overs})
+    return Decision(placement, _starts(facts, stages, hand_overs), (), (), hand_overs)
+
+
+def rung_of(placement: Placement | None, worker: WorkerInfo) -> Rung:
+    """What a worker was before it was made to carry a stage."""
+    for standby in () if placement is None else placement.standbys:
+        if standby.info.worker == worker.worker:
+            return Rung.HOT if standby.is_hot else Rung.WARM
+    return Rung.LOAD
+
+
+def predict_stall_s(estimate: ReplayEstimate, rung: Rung, load_s: float) -> float:
+    """Seconds from the change of the route to the next token: a step along the new route, behind
+    the pull where the successor has no state, behind loading where it has no weights."""
+    pull_s = 0.0 if rung is Rung.HOT else estimate.pull_s
+    return load_s + pull_s + estimate.step_s
+
+
+def if_lost(facts: Facts, node: NodeId) -> Rung | None:
+    """What would replace a machine's stages if it were lost now: the slowest rung that is needed.
+    None where nothing could."""
+    remaining = tuple(worker for worker in facts.live if worker.node != node)
+    nodes = tuple(fact for fact in facts.nodes if fact.node != node)
+    after = Facts(facts.ranges, facts.placement, remaining, nodes, (), facts.survive, facts.slice_bytes)
+    decision = decide(after)
+    if decision.placement is None:
+        return None if decision.stranded else Rung.LOAD
+    before = set() if facts.placement is None else {stage.worker for stage in facts.placement.stages}
+    rungs = [rung_of(facts.placement, s) for s in decision.placement.stages if s.worker not in before]
+    return Rung.WARM if Rung.WARM in rungs else Rung.HOT
+
+
+def _owners(facts: Facts) -> dict[LayerRange, WorkerInfo]:
+    """Who carries each range: its owner while it lives, else the best that stands by."""
+    live = {worker.worker for worker in facts.live}
+    stages = () if facts.placement is None else facts.placement.stages
+    owners = {stage.layers: stage for stage in stages if stage.worker in live}
+    for layers in facts.ranges:
+        candidates = [worker for worker in facts.live if worker.layers == layers]
+        if layers in owners or not candidates:
+            continue
+        carried = Counter(owner.node for owner in owners.values())
+
+        def cost(worker: WorkerInfo, carried: Counter[NodeId] = carried) -> tuple[bool, int, str]:
+            is_hot = rung_of(facts.placement, worker) is Rung.HOT
+            return not is_hot, carried[worker.node], worker.worker
+
+        owners[layers] = min(candidates, key=cost)
+    return owners
+
+
+def _hand_overs(facts: Facts, stages: tuple[WorkerInfo, ...]) -> tuple[tuple[WorkerInfo, WorkerInfo], ...]:
+    """For each stage on a machine that leaves, the live worker elsewhere that can take it."""
+    pairs = []
+    for stage in stages:
+        if stage.node in facts.leaving:
+            elsewhere = [w for w in facts.live if w.layers == stage.layers and w.node not in facts.leaving]
+            if elsewhere:
+                pairs.append((stage, min(elsewhere, key=lambda worker: worker.worker)))
+    return tuple(pairs)
+
+
+def _starts(
+    facts: Facts, stages: tuple[WorkerInfo, ...], hand_overs: tuple[tuple[WorkerInfo, WorkerInfo], ...]
+) -> tuple[Start, ...]:
+    """Successors for machines that leave come first; then redundancy."""
+    have = {leaving.layers for leaving, _ in hand_overs} | {start.layers for start in facts.starting}
+    for stage in stages:
+        if stage.node in facts.leaving and stage.layers not in have:
+            rooms = [node for node in facts.nodes if node.free_bytes >= facts.slice_bytes[stage.layers]]
+            if rooms:
+                return (Start(max(rooms, key=lambda node: (node.free_bytes, node.node)).node, stage.layers),)
+    return _restore_redundancy(facts, stages)
+
+
+def _placement(facts: Facts, stages: tuple[WorkerInfo, ...], successors: Collection[WorkerId]) -> Placement:
+    """The placement of these stages; a new epoch only where the route differs."""
+    carrying = {stage.worker for stage in stages}
+    busy_nodes = {stage.node for stage in stages}
+    standbys: list[Standby] = []
+    for worker in facts.live:
+        if worker.worker in carrying or worker.layers not in facts.ranges:
+            continue
+        if worker.worker in successors:
+            standbys.append(Standby(worker, is_hot=True, awaits_states=True))
+            continue
+        if worker.node in facts.leaving:
+            continue
+        # One hot standby a machine, and only where no stage computes: feeding must cost nobody.
+        is_hot = worker.node not in busy_nodes
+        busy_nodes.add(worker.node)
+        standbys.append(Standby(worker, is_hot))
+    current = facts.placement
+    if current is None:
+        return Placement(Epoch(1), stages, tuple(standbys))
+    epoch = current.epoch if current.stages == stages else Epoch(current.epoch + 1)
+    return Placement(epoch, stages, tuple(standbys))
+
+
+def _cover(facts: Facts, uncovered: tuple[LayerRange, ...]) -> Decision:
+    """Load what nobody holds where there is room for it."""
+    free = {fact.node: fact.free_bytes for fact in facts.nodes}
+    on_the_way = {start.layers for start in facts.starting}
+    starts, stranded = [], []
+    for layers in uncovered:
+        if layers in on_the_way:
+            continue
+        node = max(free, key=lambda name: (free[name], name), default=None)
+        if node is None or free[node] < facts.slice_bytes[layers]:
+            stranded.append(layers)
+            continue
+        free[node] -= facts.slice_bytes[layers]
+        starts.append(Start(node, layers))
+    return Decision(None, tuple(starts), uncovered, tuple(stranded))
+
+
+def _restore_redundancy(facts: Facts, stages: tuple[WorkerInfo, ...]) -> tuple[Start, ...]:
+    """The next standby that is missing: one at a time, so that streams are not slowed by loading."""
+    if facts.starting:
+        return ()
+    busy_nodes = {stage.node for stage in stages}
+    by_need = sorted(facts.ranges, key=lambda layers: len(_holders(facts, layers)))
+    for layers in by_need:
+        holders = _holders(facts, layers)
+        if len(holders) > facts.survive:
+            continue
+        need = facts.slice_bytes[layers]
+        rooms = [fact for fact in facts.nodes if fact.node not in holders and fact.free_bytes >= need]
+        if rooms:
+            best = min(rooms, key=lambda fact: (fact.node in busy_nodes, -fact.free_bytes, fact.node))
+            return (Start(best.node, layers),)
+    return ()
+
+
+def _holders(facts: Facts, layers: LayerRange) -> set[NodeId]:
+    return {w.node for w in facts.live if w.layers == layers and w.node not in facts.leaving}

@@ -1,0 +1,102 @@
+"""Starts workers while the pipeline runs, and ends lost ones, through Ray where it must."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from shoal.control.keeper import Started
+from shoal.control.ray_daemon import RayDaemon
+from shoal.control.recovery import Start
+from shoal.core.config import EngineConfig, WorkerConfig
+from shoal.core.errors import ClusterError, ShoalError
+from shoal.core.placement import Endpoint, WorkerId, WorkerInfo
+from shoal.core.specs import LayerRange
+from shoal.worker.slice_worker import WorkerListening
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerStarter:
+    """engines: how each layer range is loaded. driver: where the workers' results go."""
+
+    def __init__(
+        self,
+        daemon: RayDaemon,
+        driver: Endpoint,
+        engines: Mapping[LayerRange, EngineConfig],
+        num_layers: int,
+        journal_bytes: int,
+    ) -> None:
+        self._daemon = daemon
+        self._driver = driver
+        self._engines = engines
+        self._num_layers = num_layers
+        self._journal_bytes = journal_bytes
+        self._connection = threading.Lock()  # a process has one connection to Ray at a time
+
+    def start(self, starts: Sequence[Start]) -> list[Started | ShoalError]:
+        """Start workers, all at once, and wait until they have loaded; one outcome each, in order."""
+        try:
+            loaded = self.start_all(starts, lambda started: None)
+        except ShoalError as error:
+            return [error for _ in starts]
+        return list(loaded)
+
+    def start_all(self, starts: Sequence[Start], on_started: Callable[[Started], None]) -> list[Started]:
+        """Start workers, all at once. on_started: called as each has loaded, in that order.
+
+        Raises ClusterError when one of them fails.
+        """
+        # Ray reads its environment when it is imported, and only now is it known.
+        os.environ.update(self._daemon.client_environment)
+        from shoal.control.placer import connected_placer
+
+        configs = [self._config(start) for start in starts]
+        began_s = time.monotonic()
+        loaded: dict[WorkerId, Started] = {}
+
+        def listening(config: WorkerConfig, listening: WorkerListening) -> None:
+            started = Started(_info(config, listening), listening.limits, time.monotonic() - began_s)
+            loaded[config.worker] = started
+            on_started(started)
+
+        daemon = self._daemon
+        with (
+            self._connection,
+            connected_placer(daemon.address, daemon.client_environment, daemon.worker_logs) as placer,
+        ):
+            placer.start_workers(configs, listening)
+        missing = [config.worker for config in configs if config.worker not in loaded]
+        if missing:
+            raise ClusterError(f"Workers {', '.join(missing)} did not come up.")
+        return [loaded[config.worker] for config in configs]
+
+    def end(self, worker: WorkerInfo) -> None:
+        """Kill a lost worker's process where it is on this machine; elsewhere its lease ends it."""
+        if worker.endpoint.address in ("127.0.0.1", "::1"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+
+    def _config(self, start: Start) -> WorkerConfig:
+        return WorkerConfig(
+            worker=WorkerId(f"{start.node}-{secrets.token_hex(4)}"),
+            node=start.node,
+            layers=start.layers,
+            num_layers=self._num_layers,
+            engine=self._engines[start.layers],
+            driver=self._driver,
+            journal_bytes=self._journal_bytes,
+        )
+
+
+def _info(config: WorkerConfig, listening: WorkerListening) -> WorkerInfo:
+    return WorkerInfo(
+        config.worker, config.node, config.layers, listening.endpoint, listening.control_port, listening.pid
+    )

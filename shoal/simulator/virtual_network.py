@@ -1,0 +1,72 @@
+"""A network in virtual time that loses, delays, doubles and reorders, and whose links can be cut."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import simpy
+
+from shoal.core.placement import WorkerId
+from shoal.engine.interface import Rows
+from shoal.wire import messages
+from shoal.wire.messages import Message
+
+Process = Generator[simpy.Event, Any, None]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkFaults:
+    """How the network misbehaves. delay_s: least one-way delay; jitter_s: mean of the exponential
+    part on top, which also reorders. loss, duplication: probability a message."""
+
+    delay_s: float = 0.0005
+    jitter_s: float = 0.0
+    loss: float = 0.0
+    duplication: float = 0.0
+
+
+class VirtualNetwork:
+    """Carries messages between named ends, through the real encoding."""
+
+    def __init__(self, env: simpy.Environment, rng: random.Random, faults: NetworkFaults) -> None:
+        self.faults = faults
+        self._env = env
+        self._rng = rng
+        self._ends: dict[WorkerId, Callable[[Message, Rows | None], None]] = {}
+        self._cut: set[tuple[WorkerId, WorkerId]] = set()
+
+    def attach(self, name: WorkerId, deliver: Callable[[Message, Rows | None], None]) -> None:
+        """Let `name` receive messages through `deliver`."""
+        self._ends[name] = deliver
+
+    def cut(self, sender: WorkerId, receiver: WorkerId) -> None:
+        """Lose everything from `sender` to `receiver` from now on; the other way stays."""
+        self._cut.add((sender, receiver))
+
+    def mend(self, sender: WorkerId, receiver: WorkerId) -> None:
+        self._cut.discard((sender, receiver))
+
+    def mend_all(self) -> None:
+        self._cut.clear()
+
+    def is_cut(self, one: WorkerId, other: WorkerId) -> bool:
+        """Whether anything between the two is lost, either way."""
+        return (one, other) in self._cut or (other, one) in self._cut
+
+    def send(self, sender: WorkerId, to: WorkerId, message: Message, rows: Rows | None) -> None:
+        """Deliver later: never, once or twice, as the faults have it."""
+        if (sender, to) in self._cut:
+            return
+        frame = messages.encode(message)
+        copies = 0 if self._rng.random() < self.faults.loss else 1
+        copies += self._rng.random() < self.faults.duplication
+        for _ in range(copies):
+            self._env.process(self._carry(to, frame, rows))
+
+    def _carry(self, to: WorkerId, frame: bytes, rows: Rows | None) -> Process:
+        jitter_s = self._rng.expovariate(1 / self.faults.jitter_s) if self.faults.jitter_s else 0.0
+        yield self._env.timeout(self.faults.delay_s + jitter_s)
+        self._ends[to](messages.decode(frame), rows)
