@@ -107,7 +107,10 @@ class Driver:
         self._placement: Placement | None = None
         self._readers: dict[SessionId, _Reader] = {}
         self._calls: deque[Callable[[], None]] = deque()
+        self._calls_lock = threading.Lock()
+        self._takes_calls = False  # from the start of the thread to its last look at `_calls`
         self._stopping = threading.Event()
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="shoal-driver", daemon=True)
 
     @property
@@ -124,18 +127,19 @@ class Driver:
         return self._secure
 
     def start(self) -> None:
+        self._takes_calls = True
         self._thread.start()
 
     def stop(self) -> None:
         """End every session with an error, then the thread and the sockets. Idempotent."""
-        if self._stopping.is_set():
+        if self._is_stopped:
             return
+        self._is_stopped = True
         if self._thread.is_alive():
-            self._call(lambda: self._core.shut_down(time.monotonic())).result(CALL_DEADLINE_S)
-            self._stopping.set()
-            self._channel.wake()
+            with contextlib.suppress(NotReady):  # it has just died of a bug
+                self._call(lambda: self._core.shut_down(time.monotonic())).result(CALL_DEADLINE_S)
+            self._post(self._stopping.set)
             self._thread.join(CALL_DEADLINE_S)
-        self._stopping.set()
         self._channel.close()
         self._secure.close()
 
@@ -238,10 +242,14 @@ class Driver:
             },
         )
 
-    def _post(self, call: Callable[[], None]) -> None:
-        self._calls.append(call)
-        if not self._stopping.is_set():
+    def _post(self, call: Callable[[], None]) -> bool:
+        """Have the driver's thread make a call; False where it makes no more."""
+        with self._calls_lock:
+            if not self._takes_calls:
+                return False
+            self._calls.append(call)
             self._channel.wake()
+            return True
 
     def _call(self, call: Callable[[], T]) -> Future[T]:
         """Have the driver's thread make a call; the future has its result or its error."""
@@ -254,11 +262,12 @@ class Driver:
                 future.set_result(call())
             except ShoalError as error:
                 future.set_exception(error)
+            except Exception:
+                future.set_exception(_broken())
+                raise
 
-        if self._stopping.is_set() or not self._thread.is_alive():
+        if not self._post(run):
             future.set_exception(NotReady("The driver is not running.", retry_after_s=1.0))
-            return future
-        self._post(run)
         return future
 
     # ------------------------------------------------------------ the driver's thread
@@ -268,9 +277,16 @@ class Driver:
             self._loop()
         except Exception:
             logger.exception("the driver's thread died of a bug; every request ends with an error")
-            self._core.fail_all(ClusterError("The driver failed; see the server's log."), time.monotonic())
-            self._act()
-            self._stopping.set()
+            self._core.fail_all(_broken(), time.monotonic())
+            # Not what the core wants delivered: what it wanted when the bug struck may be lost.
+            for session, reader in list(self._readers.items()):
+                self._hand_over(reader.loop, [(reader, Deliver(session, _broken()))])
+        finally:
+            with self._calls_lock:
+                self._takes_calls = False
+            while self._calls:  # those who posted them wait for an answer
+                with contextlib.suppress(Exception):
+                    self._calls.popleft()()
 
     def _loop(self) -> None:
         next_tick_s = next_heartbeat_s = time.monotonic()
@@ -325,3 +341,7 @@ class Driver:
         except RuntimeError:  # the loop has been closed: nobody reads any more
             for reader, _ in batch:
                 self._abandon(reader)
+
+
+def _broken() -> ClusterError:
+    return ClusterError("The driver failed; see the server's log.")

@@ -91,6 +91,7 @@ class Closing:
 
     workers: set[str]
     resend_s: float
+    num_sent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,7 @@ class DriverCore:
         starts = [stage.layers.start for stage in placement.stages]
         self._present = {w.worker: starts.index(w.layers.start) for w in placement.workers}
         self._forget_the_gone()
+        self._refuse_what_no_longer_fits()
         self.statistics.keep_only(self._present)
         self._tell(self._change, now_s)
 
@@ -271,6 +273,14 @@ class DriverCore:
         if self._route is not None and self._suspended_s is None and self._sessions:
             self._suspended_s = now_s
         self._route = self._change = None
+
+    def _refuse_what_no_longer_fits(self) -> None:
+        for session in list(self._waiting):
+            try:
+                self._check_length(session.request)
+            except ContextLengthExceeded as error:
+                self._waiting.remove(session)
+                self._actions.append(Deliver(session.session, error))
 
     def submit(self, request: GenerateRequest, now_s: float) -> SessionId:
         """Take a request in. Raises NotReady, ContextLengthExceeded or Overloaded, with nothing kept."""
@@ -344,8 +354,13 @@ class DriverCore:
             self._chase_steps(self._route, now_s)
         self._check_leaving(now_s)
         for session, closing in self._closing.items():
-            if closing.resend_s <= now_s:
-                self._send_close(session, closing, now_s)
+            if closing.resend_s > now_s:
+                continue
+            if closing.num_sent > self._config.max_resends:
+                # It takes nothing from us, whatever its pings say: its room would never come back.
+                self._actions += [LinkCut(DRIVER, WorkerId(worker)) for worker in sorted(closing.workers)]
+                closing.num_sent = 0
+            self._send_close(session, closing, now_s)
         self._proceed(now_s)
 
     def heartbeat(self) -> None:
@@ -546,6 +561,7 @@ class DriverCore:
 
     def _send_close(self, session: int, closing: Closing, now_s: float) -> None:
         closing.resend_s = now_s + self._config.resend_after_s
+        closing.num_sent += 1
         for worker in sorted(closing.workers):
             self._send(WorkerId(worker), Close((session,)))
 

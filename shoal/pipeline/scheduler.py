@@ -58,6 +58,7 @@ class Scheduler:
         self._max_steps = max_steps
         self._consecutive_slots = consecutive_slots
         self._last_prefilled = SessionId(-1)
+        self._last_decoded = SessionId(-1)
         self._next_slot = 0
 
     def choose(self, sessions: Sequence[Session], in_flight: InFlight) -> StepChoice | None:
@@ -73,7 +74,10 @@ class Scheduler:
             return None
         # An equal share a stage: while one share is in the last stage the others fill the rest.
         share = min(-(-len(decoding) // self._num_stages), self._max_batch_tokens)
+        # In turn, like prompts: where the limits leave some out, it must not be the same ones for ever.
+        ready.sort(key=lambda s: (s.session <= self._last_decoded, s.session))
         chosen = self._neighbours(ready, share) if self._consecutive_slots else ready[:share]
+        self._last_decoded = chosen[-1].session
         return StepChoice(tuple(s.session for s in chosen), 1)
 
     def _neighbours(self, ready: Sequence[Session], most: int) -> list[Session]:

@@ -93,6 +93,7 @@ def bind_free_port(socket: zmq.Socket[bytes], address: str) -> int:
         host = f"[{address}]" if ":" in address else address
         return socket.bind_to_random_port(f"tcp://{host}")
     except zmq.ZMQError as error:
+        socket.close()  # or its context could never end
         raise ConfigError(
             f"Cannot listen on {address}: {error.strerror or error}.",
             next_step="Use an address of this machine.",

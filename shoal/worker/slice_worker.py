@@ -7,6 +7,7 @@ third, of the control socket, answers pings whatever the others do.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -54,6 +55,7 @@ class SliceWorker:
         self._config = config
         self._end_process = end_process
         self._stopping = threading.Event()
+        self._lifecycle = threading.Lock()  # of starting and stopping; not held while loading
         self._jobs: queue.SimpleQueue[Job | StateJob | None] = queue.SimpleQueue()
         self._outcomes: deque[Callable[[float], None]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
@@ -66,22 +68,33 @@ class SliceWorker:
         Raises ModelFileError, UnsupportedModel, InsufficientMemory or ConfigError.
         """
         config = self._config
-        self._engine: Engine = load_engine(config.engine, config.layers, config.num_layers)
-        self._core = WorkerCore(
-            config.worker, is_first=config.is_first, is_last=config.is_last, limits=self._engine.limits
-        )
-        self._secure = SecureContext()
-        self._secure.allowed.replace([config.driver.public_key])
-        self._channel = Channel(self._secure, config.listen_address)
-        self._channel.set_peers({DRIVER: config.driver})
-        self._control = ControlServer(self._secure, config.listen_address, self._pong)
-        self._lease_ends_s = time.monotonic() + config.lease_s
+        engine = load_engine(config.engine, config.layers, config.num_layers)
+        with self._lifecycle, contextlib.ExitStack() as undo:
+            undo.callback(engine.close)
+            if self._stopping.is_set():
+                raise ClusterError(f"Worker {config.worker} was stopped while it loaded.")
+            self._engine: Engine = engine
+            self._core = WorkerCore(
+                config.worker, is_first=config.is_first, is_last=config.is_last, limits=engine.limits
+            )
+            self._secure = SecureContext()
+            undo.callback(self._secure.close)
+            self._secure.allowed.replace([config.driver.public_key])
+            self._channel = Channel(self._secure, config.listen_address)
+            undo.callback(self._channel.close)
+            self._channel.set_peers({DRIVER: config.driver})
+            self._control = ControlServer(self._secure, config.listen_address, self._pong)
+            self._start_threads()
+            undo.pop_all()
+        return WorkerListening(self._channel.endpoint, self._control.port, os.getpid(), engine.limits)
+
+    def _start_threads(self) -> None:
+        self._lease_ends_s = time.monotonic() + self._config.lease_s
         self._control.start()
         for name, run in (("shoal-io", self._run_io), ("shoal-compute", self._run_compute)):
             thread = threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
-        return WorkerListening(self._channel.endpoint, self._control.port, os.getpid(), self._engine.limits)
 
     def renew_lease(self) -> None:
         """The head lives: it will still be heard from. From any thread."""
@@ -89,14 +102,23 @@ class SliceWorker:
 
     def stop(self) -> None:
         """End all threads, free the engine and close the sockets. Idempotent."""
-        if self._stopping.is_set() or not self._threads:
-            return
-        self._stopping.set()
+        with self._lifecycle:
+            if self._stopping.is_set():
+                return
+            self._stopping.set()
+            if self._threads:
+                self._end()
+
+    def _end(self) -> None:
         self._channel.wake()
         self._jobs.put(None)
         for thread in self._threads:
             thread.join(STOP_DEADLINE_S)
         self._control.stop()
+        if any(thread.is_alive() for thread in self._threads):
+            # Freed under a batch that is still being computed, the engine would take the process down.
+            logger.warning("worker %s stopped in the middle of a batch", self._config.worker)
+            return
         self._channel.close()
         self._secure.close()
         self._engine.close()
