@@ -17,6 +17,7 @@ from shoal.commands.assess import assess_command
 from shoal.commands.chat import chat
 from shoal.commands.estimate import estimate
 from shoal.commands.inspect_model import inspect
+from shoal.commands.leave import leave
 from shoal.commands.serve import serve
 from shoal.commands.slice_model import slice_model
 from shoal.commands.status import status
@@ -36,6 +37,7 @@ app.command()(serve)
 app.command()(chat)
 app.command()(status)
 app.command()(inspect)
+app.command()(leave)
 app.command("slice")(slice_model)
 app.command()(estimate)
 app.command("assess")(assess_command)

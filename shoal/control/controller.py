@@ -35,7 +35,7 @@ from shoal.control.watchdog import Watchdog
 from shoal.control.worker_starter import WorkerStarter
 from shoal.core.config import DriverConfig
 from shoal.core.errors import ClusterError, ShoalError
-from shoal.core.placement import WorkerId
+from shoal.core.placement import NodeId, WorkerId
 from shoal.core.status import ClusterStatus
 from shoal.pipeline.driver import Driver
 from shoal.pipeline.protocol import PipelineEvent
@@ -191,6 +191,10 @@ class Controller:
             statistics=self.driver.statistics(),
             round_trip_s=lambda worker: None if watchdog is None else watchdog.round_trip_s(worker),
         )
+
+    def leave(self, node: str) -> None:
+        """Let a machine go politely. Raises ConfigError for one that is not here."""
+        self.keeper.leave(NodeId(node))
 
     # ------------------------------------------------------------ steps of the start
 

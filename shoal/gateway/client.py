@@ -112,6 +112,15 @@ class ApiClient:
             )
         return status
 
+    def leave(self, node: str) -> None:
+        """Ask Shoal to let a machine go. Raises ClientError, with the names known for another one."""
+        try:
+            response = self._http.post(f"{self._endpoint.server_root}/admin/leave", json={"node": node})
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        if response.status_code != 200:
+            raise self._advice(response)
+
     def stream_chat(self, body: dict[str, object]) -> Generator[str, None, None]:
         """Pieces of the answer as they arrive. Closing the generator stops the answer.
 

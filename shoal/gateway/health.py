@@ -1,4 +1,4 @@
-"""Liveness, readiness and the admin status, which only this machine may read."""
+"""Liveness, readiness and the admin routes, which only this machine may use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shoal.core.errors import NotReady
+from shoal.core.errors import BadRequest, ConfigError, NotReady
 from shoal.core.status import ClusterStatus
 from shoal.gateway.error_replies import ErrorReply, JsonResponse, reply_to
 from shoal.pipeline.interface import ClusterView
@@ -18,7 +18,7 @@ READY_RETRY_AFTER_S = 5.0
 
 
 def health_routes(view: ClusterView) -> APIRouter:
-    """GET /health/live, /health/ready and /admin/status."""
+    """GET /health/live, /health/ready and /admin/status, POST /admin/leave."""
     router = APIRouter()
 
     @router.get("/health/live")
@@ -35,13 +35,37 @@ def health_routes(view: ClusterView) -> APIRouter:
     @router.get("/admin/status")
     async def status(request: Request) -> Response:
         if not _is_local(request):
-            return ErrorReply(
-                403, "/admin/status answers this machine only. Run `shoal status` on the head.",
-                "permission_error", "local_only",
-            ).response()  # fmt: skip
+            return _local_only("shoal status")
         return JsonResponse(msgspec.to_builtins(view.status()))
 
+    @router.post("/admin/leave")
+    async def leave(request: Request) -> Response:
+        if not _is_local(request):
+            return _local_only("shoal leave")
+        try:
+            node = _LEAVE.decode(await request.body()).node
+            view.leave(node)
+        except msgspec.DecodeError as error:
+            refused = BadRequest(f'The body is not {{"node": "NAME"}}: {error}.', param="node")
+        except ConfigError as error:
+            refused = BadRequest(error.message, param="node", next_step=error.next_step)
+        else:
+            return JsonResponse({"leaving": node})
+        return reply_to(refused, request_id=request.state.request_id).response()
+
     return router
+
+
+class _Leave(msgspec.Struct):
+    node: str
+
+
+_LEAVE = msgspec.json.Decoder(_Leave)
+
+
+def _local_only(command: str) -> Response:
+    message = f"The admin routes answer this machine only. Run `{command}` on the head."
+    return ErrorReply(403, message, "permission_error", "local_only").response()
 
 
 def why_not_ready(status: ClusterStatus) -> str:

@@ -37,3 +37,10 @@ class ClusterView(Protocol):
     def is_ready(self) -> bool:
         """True once a real token was produced, and while every layer has a live owner."""
         ...
+
+    def leave(self, node: str) -> None:
+        """Let a machine go politely: what it carries is handed over. Returns at once.
+
+        Raises ConfigError for a node that is not here.
+        """
+        ...

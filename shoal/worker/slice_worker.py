@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from shoal.core.config import WorkerConfig
+from shoal.core.errors import ClusterError
 from shoal.core.placement import DRIVER, Endpoint, WorkerId
 from shoal.engine.factory import load_engine
 from shoal.engine.interface import Engine, EngineLimits
