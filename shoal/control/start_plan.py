@@ -52,14 +52,9 @@ class ServeConfig:
     num_nodes: local nodes to pretend; None is 3, or one more than there are cuts. cuts: first
     layers of later stages; None splits by bytes. threads: of each worker; None shares the
     physical cores. n_ctx: tokens a sequence may have; None is 4096, or what the model was trained
-<<<<<<< HEAD
-    for if that is less. home: where models and slices are kept. state_root: where Ray lives.
-    invariant: the mode (docs/MODES.md).
-=======
     for if that is less. num_spares: local nodes more, that carry no stage. survive: machines that
     may be lost without loading weights, where memory allows. home: where models and slices are
-    kept. state_root: where Ray lives.
->>>>>>> 4d17021 (Carry streams over lost machines)
+    kept. state_root: where Ray lives. invariant: the mode (docs/MODES.md).
     """
 
     model: str
@@ -70,21 +65,15 @@ class ServeConfig:
     threads: int | None = None
     n_ctx: int | None = None
     engine: EngineKind = "llama"
-<<<<<<< HEAD
     invariant: bool = False
-=======
     num_spares: int = 0
     survive: int = 1
->>>>>>> 4d17021 (Carry streams over lost machines)
 
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-<<<<<<< HEAD
-    """The stages to start: `ranges[i]` on `nodes[i]`. cells: tokens over all sequences."""
-=======
-    """The stages to start: `ranges[i]` on `nodes[i]`; nodes beyond that are spare."""
->>>>>>> 4d17021 (Carry streams over lost machines)
+    """The stages to start: `ranges[i]` on `nodes[i]`; nodes beyond that are spare. cells: tokens over
+    all sequences."""
 
     model_path: Path
     spec: ModelSpec
@@ -93,12 +82,9 @@ class StartPlan:
     threads: int
     n_ctx: int
     cells: int
-<<<<<<< HEAD
     max_sequences: int
     invariant: bool
-=======
     survive: int
->>>>>>> 4d17021 (Carry streams over lost machines)
 
     @property
     def model_id(self) -> str:
@@ -138,12 +124,9 @@ def make_start_plan(config: ServeConfig, report: Report) -> StartPlan:
         threads=_threads(config, num_nodes),
         n_ctx=n_ctx,
         cells=cells,
-<<<<<<< HEAD
         max_sequences=max_sequences,
         invariant=config.invariant,
-=======
         survive=config.survive,
->>>>>>> 4d17021 (Carry streams over lost machines)
     )
 
 

@@ -1,4 +1,4 @@
-"""`shoal serve` from the command line to its end: it answers, loses a worker, and leaves nothing."""
+"""`shoal serve` from the command line to its end: it answers, replaces a worker, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -29,22 +29,34 @@ def short_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_serve_answers_then_loses_a_worker_openly_then_ends_on_sigterm(model: Path) -> None:
+def test_serve_answers_then_replaces_a_lost_worker_then_ends_on_sigterm(model: Path) -> None:
     with serve_process(str(model), "--engine", "digest") as served:
         served.wait_until_up()
         assert served.ready_status() == 200
-        answer = served.chat(max_tokens=5, temperature=0)
-        assert answer.status_code == 200
-        assert answer.json()["usage"]["completion_tokens"] == 5
-        assert len(set(served.worker_pids())) == 3
+        before = served.chat(max_tokens=5, temperature=0)
+        assert before.status_code == 200
+        assert before.json()["usage"]["completion_tokens"] == 5
+        pids = served.stage_pids()
+        assert len(set(pids)) == 3
 
-        os.kill(served.worker_pids()[1], signal.SIGKILL)
+        os.kill(pids[1], signal.SIGKILL)
 
-        wait_until(lambda: served.ready_status() == 503, deadline_s=10, what="not ready any more")
-        refused = served.chat(max_tokens=5)
-        assert refused.status_code == 503
-        assert "[2, 4)" in refused.json()["error"]["message"]
-        assert "lost node local-1 with layers [2, 4)" in served.output
+        wait_until(
+            lambda: [loss.end for loss in served.status().losses] == ["replaced"],
+            deadline_s=30,
+            what="the lost stage to be replaced",
+        )
+        wait_until(lambda: served.ready_status() == 200, deadline_s=30, what="ready again")
+        after = served.chat(max_tokens=5, temperature=0)
+        assert after.status_code == 200
+        assert after.json()["choices"] == before.json()["choices"]
+        status = served.status()
+        (loss,) = status.losses
+        assert (loss.node, loss.layer_start, loss.layer_end) == ("local-1", 2, 4)
+        assert (status.epoch, status.missing_layers) == (2, ())
+        assert served.stage_pids()[::2] == pids[::2]
+        assert pids[1] not in served.stage_pids()
+        assert "with layers [2, 4)" in served.output
 
         assert served.stop() == 0
         assert served.leftovers() == []

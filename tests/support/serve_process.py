@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import msgspec
 import psutil
 
+from shoal.core.status import ClusterStatus
 from tests.support.processes import processes_using, wait_until
 
 UP_DEADLINE_S = 60.0
@@ -71,9 +73,13 @@ class ServeProcess:
     def ready_status(self) -> int:
         return httpx.get(f"{self.url}/health/ready", timeout=10).status_code
 
-    def worker_pids(self) -> list[int]:
-        status = httpx.get(f"{self.url}/admin/status", timeout=10).json()
-        return [worker["pid"] for worker in status["workers"]]
+    def status(self) -> ClusterStatus:
+        found = httpx.get(f"{self.url}/admin/status", timeout=10).json()
+        return msgspec.convert(found, ClusterStatus)
+
+    def stage_pids(self) -> list[int]:
+        """Processes that carry a stage, in order; standbys are left out."""
+        return [worker.pid for worker in self.status().workers if worker.role == "stage"]
 
 
 @contextmanager

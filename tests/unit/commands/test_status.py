@@ -24,38 +24,55 @@ def run(url: str, *arguments: str) -> Any:
 def test_workers_are_shown_with_pid_slice_and_milliseconds(gateway: RunningGateway) -> None:
     result = run(gateway.url)
     assert result.exit_code == 0
-    first = next(line for line in result.stdout.splitlines() if "w-1" in line)
-    assert first.split() == [
-        "0",
-        "[0,",
-        "8)",
-        "node-1",
-        "w-1",
-        "4711",
-        "3.2",
-        "0.5",
-        "9",
-        "127.0.0.1:5001",
-        "live",
-    ]
+    first = next(line for line in result.stdout.splitlines() if "4711" in line)
+    assert first.split() == ["0", "[0,", "8)", "node-1", "stage", "4711", "3.2", "0.5", "9", "live"]
     assert f"{MODEL}: ready, up 1 min 1 s, epoch 3, default mode" in result.stdout
     assert "2 active, 1 waiting" in result.stdout
 
 
 def test_a_worker_without_steps_has_no_milliseconds(gateway: RunningGateway) -> None:
-    last = next(line for line in run(gateway.url).stdout.splitlines() if "w-2" in line)
+    last = next(line for line in run(gateway.url).stdout.splitlines() if "4712" in line)
     assert last.split()[6:8] == ["-", "-"]
+
+
+def test_each_node_is_shown_with_what_its_loss_would_mean(gateway: RunningGateway) -> None:
+    shown = run(gateway.url).stdout.splitlines()
+    rows = [line.split() for line in shown if "takes over" in line or "requests end" in line]
+    assert rows == [
+        ["node-1", "hot", "standby", "takes", "over", "0.25", "s"],
+        ["node-2", "requests", "end", "with", "an", "error", "-"],
+    ]
+
+
+def test_a_loss_is_shown_with_what_replaced_it_and_how_long_streams_stood_still(
+    gateway: RunningGateway,
+) -> None:
+    (row,) = [line for line in run(gateway.url).stdout.splitlines() if "node-3" in line]
+    assert row.split()[:3] == ["node-3", "[8,", "16)"]
+    assert row.split()[3:] == ["no", "answer", "to", "pings", "warm", "standby", "1.50", "s", "1.25", "s"]
+
+
+def test_losses_that_were_not_replaced_say_so_and_none_is_no_table(gateway: RunningGateway) -> None:
+    current = gateway.view.current
+    open_loss = replace(current.losses[0], rung=None, end="carried no stage", stall_s=None)
+    gateway.view.current = replace(current, losses=(open_loss,))
+    (row,) = [line for line in run(gateway.url).stdout.splitlines() if "node-3" in line]
+    assert "carried no stage" in row
+    assert row.split()[-1] == "-"
+    gateway.view.current = replace(current, losses=())
+    assert "cause" not in run(gateway.url).stdout
 
 
 def test_missing_layers_and_lost_workers_are_named(gateway: RunningGateway) -> None:
     current = gateway.view.current
-    lost = replace(current.workers[1], state="lost: killed")
+    lost = replace(current.workers[1], state="lost")
     gateway.view.current = replace(
         current, ready=False, missing_layers=((8, 16),), workers=(current.workers[0], lost)
     )
     shown = run(gateway.url).stdout
     assert "not ready (layers [8, 16) have no live owner)" in shown
-    assert "lost: killed" in shown
+    row = next(line for line in shown.splitlines() if "4712" in line)
+    assert row.split()[-1] == "lost"
 
 
 def test_json_is_the_whole_status(gateway: RunningGateway) -> None:

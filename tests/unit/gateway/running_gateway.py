@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from shoal.core.sequence import ChoiceEvent, Finished, FinishReason, GenerateRequest, TextDelta
-from shoal.core.status import ClusterStatus, WorkerStatus
+from shoal.core.status import ClusterStatus, LossStatus, NodeStatus, WorkerStatus
 from shoal.gateway.app import create_app
 from shoal.gateway.service import ChatMessages, ModelService
 from tests.support.gateway_thread import DEADLINE_S, gateway_thread
@@ -85,16 +85,22 @@ class ScriptedGenerator:
 
 
 class FixedView:
-    """A cluster of two workers, ready."""
+    """A cluster of two workers, ready, that has lost one before."""
 
     def __init__(self) -> None:
         worker = WorkerStatus(
-            "w-1", "node-1", 0, 0, 8, 4711, "127.0.0.1:5001", "live", compute_ms=3.25, queue_ms=0.5, steps=9
-        )
+            "w-1", "node-1", 0, "stage", 0, 8, 4711, "127.0.0.1:5001", "live",
+            compute_ms=3.25, queue_ms=0.5, ping_ms=0.7, steps=9,
+        )  # fmt: skip
         last = replace(worker, worker="w-2", node="node-2", stage=1, layer_start=8, layer_end=16, pid=4712,
                        compute_ms=None, queue_ms=None)  # fmt: skip
+        nodes = (
+            NodeStatus("node-1", "hot standby takes over", 0.25),
+            NodeStatus("node-2", "requests end with an error", None),
+        )
+        loss = LossStatus("node-3", "w-0", 8, 16, "no answer to pings", "replaced", "warm standby", 1.5, 1.25)
         self.current = ClusterStatus(
-            MODEL, True, 3, N_CTX, (worker, last), (), 2, 1, 300, 4000, 2, uptime_s=61.0
+            MODEL, True, 3, N_CTX, (worker, last), nodes, (loss,), (), 2, 1, 300, 4000, 2, uptime_s=61.0
         )
 
     def status(self) -> ClusterStatus:

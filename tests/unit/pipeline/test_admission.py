@@ -71,7 +71,12 @@ def _limits(**changes: int) -> EngineLimits:
 
 def test_the_smallest_stage_sets_each_limit() -> None:
     stages = [_limits(cells=500), _limits(max_sequences=2), _limits(max_batch_tokens=32)]
-    assert Capacity.smallest(stages, journal_bytes=1 << 30) == Capacity(500, 2, 32)
+    assert Capacity.smallest(stages, journal_bytes=1 << 30) == Capacity(500, 2, 32, row_bytes=64)
+
+
+def test_the_widest_row_is_what_a_hop_may_have_to_carry() -> None:
+    stages = [_limits(), _limits(row_width_out=64), _limits(row_width_out=8)]
+    assert Capacity.smallest(stages, journal_bytes=1 << 30).row_bytes == 256
 
 
 def test_what_may_be_journaled_limits_the_cells_too() -> None:

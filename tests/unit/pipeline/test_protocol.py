@@ -14,10 +14,10 @@ from shoal.core.errors import (
     Overloaded,
     StageTimeout,
 )
-from shoal.core.placement import DRIVER, WorkerId
+from shoal.core.placement import DRIVER
 from shoal.core.sequence import Finished, FinishReason
 from shoal.pipeline.admission import Capacity
-from shoal.pipeline.protocol import DriverCore, SendTo
+from shoal.pipeline.protocol import DriverCore
 from shoal.wire.messages import (
     Close,
     Closed,
@@ -34,13 +34,21 @@ from shoal.wire.messages import (
     Step,
 )
 from tests.support.digest_reference import NumberVocabulary
-from tests.unit.pipeline.one_driver import CAPACITY, EOG, N_CTX, STAGES, OneDriver, request
+from tests.unit.pipeline.one_driver import (
+    DRIVER_ENDPOINT,
+    EOG,
+    N_CTX,
+    STAGES,
+    OneDriver,
+    placement,
+    request,
+)
 
 # ---------------------------------------------------------------- the door
 
 
 def test_before_there_is_a_route_requests_are_refused() -> None:
-    core = DriverCore(DriverConfig(), NumberVocabulary(), N_CTX)
+    core = DriverCore(DriverConfig(), NumberVocabulary(), N_CTX, DRIVER_ENDPOINT)
     with pytest.raises(NotReady, match="no placement yet"):
         core.submit(request(), 0.0)
 
@@ -302,7 +310,6 @@ def test_a_step_that_is_never_answered_ends_its_requests_after_the_last_try() ->
     session, other = driver.submit(), driver.submit()
     mine, theirs = driver.take(Step)
     driver.result(theirs, 5)
-    driver.receive(Received(1, mine.step_id, "w1"))
     tries, now_s = 0, 0.0
     while driver.end(session) is None:
         now_s += 1.0
@@ -311,6 +318,7 @@ def test_a_step_that_is_never_answered_ends_its_requests_after_the_last_try() ->
         for step in driver.take(Step):
             if step.step_id == mine.step_id:
                 tries += 1
+                driver.receive(Received(1, mine.step_id, "w1"))
             else:
                 driver.result(step, 5)
         if driver.end(other) is not None:
@@ -318,7 +326,7 @@ def test_a_step_that_is_never_answered_ends_its_requests_after_the_last_try() ->
     error = driver.end(session)
     assert isinstance(error, StageTimeout)
     assert tries == driver.config.max_resends
-    assert "3 times: w1 received it" in error.message
+    assert "3 times; 2 stages received it, 0 sent it on" in error.message
     assert isinstance(driver.end(other), Finished)
     driver.confirm_closed(session)
     assert driver.is_empty
@@ -477,11 +485,12 @@ def test_a_refusal_ends_one_request_and_no_other() -> None:
 # ---------------------------------------------------------------- the worst
 
 
-def test_a_lost_worker_ends_every_request_and_new_ones_are_refused() -> None:
+def test_with_no_way_to_go_on_every_request_ends_and_new_ones_are_refused() -> None:
     driver = OneDriver(capacity=Capacity(cells=200, sequences=2, batch_tokens=16))
     sessions = [driver.submit() for _ in range(4)]
     driver.core.cancel(sessions[0], 0.0)
-    driver.core.fail_worker(STAGES[1], "box", "[2, 4)", "it was unplugged", 0.0)
+    driver.lose(STAGES[1])
+    driver.core.fail_all(NodeLost(node="box", layers="[2, 4)", cause="it was unplugged"), 0.0)
     driver.look()
     for session in sessions[1:]:
         error = driver.end(session)
@@ -490,20 +499,25 @@ def test_a_lost_worker_ends_every_request_and_new_ones_are_refused() -> None:
     with pytest.raises(NotReady, match=r"Node box .* unplugged") as caught:
         driver.submit()
     assert ".." not in caught.value.message
+    for survivor in (STAGES[0], STAGES[2]):
+        driver.receive(Closed(tuple(sessions), survivor))
     assert driver.is_empty
     driver.sends.clear()
     driver.core.heartbeat()
     driver.tick_at(1000.0)
-    assert driver.sends == []
+    assert [(s.to, s.message) for s in driver.sends] == [
+        ("w0", Live(1, sessions[1], ())),
+        ("w2", Live(1, sessions[1], ())),
+    ]
 
 
 def test_a_new_route_after_a_loss_has_all_its_room() -> None:
     driver = OneDriver()
     for _ in range(4):
         driver.submit()
-    driver.core.fail_worker(STAGES[1], "box", "[2, 4)", "gone", 0.0)
-    driver.core.set_route(2, [WorkerId("w5")], CAPACITY, 0.0)
-    driver.look()
+    driver.lose(STAGES[1])
+    driver.core.fail_all(NodeLost(node="box", layers="[2, 4)", cause="gone"), 0.0)
+    driver.route_along(placement(2, ["w5"]))
     driver.sends.clear()
     for _ in range(4):
         driver.submit()
@@ -511,13 +525,15 @@ def test_a_new_route_after_a_loss_has_all_its_room() -> None:
     assert {(s.to, s.message.epoch) for s in driver.sends if isinstance(s.message, Step)} == {("w5", 2)}
 
 
-def test_the_loss_of_a_worker_that_carries_no_stage_touches_nobody() -> None:
+@pytest.mark.parametrize("worker", ["w8", "w9"])
+def test_the_loss_of_a_worker_that_carries_no_stage_touches_nobody(worker: str) -> None:
     driver = OneDriver()
+    driver.route_along(placement(1, hot={"w8": 1}))
     session = driver.submit()
-    driver.core.fail_worker(WorkerId("w9"), "box", "[2, 4)", "gone", 0.0)
-    driver.look()
+    driver.lose(worker)
     assert driver.end(session) is None
     driver.submit()
+    assert (driver.core.is_routed, driver.core.num_active) == (True, 2)
 
 
 def test_when_the_head_ends_every_reader_is_told() -> None:
@@ -529,14 +545,13 @@ def test_when_the_head_ends_every_reader_is_told() -> None:
     assert (sessions[0],) in [s for _, s in driver.closes_to()]
 
 
-def test_entries_in_flight_are_sent_along_a_new_route_when_their_results_do_not_come() -> None:
+def test_entries_in_flight_are_sent_along_a_new_route_as_soon_as_it_stands() -> None:
     driver = OneDriver()
     session = driver.submit()
     (step,) = driver.take(Step)
-    driver.core.set_route(2, [WorkerId("w7"), WorkerId("w8")], CAPACITY, 0.0)
+    driver.route_along(placement(2, ["w7", "w8"]))
     driver.result(step, 5)  # speaks for the past
-    driver.tick_at(10.0)
-    (again,) = [s for s in driver.sends if isinstance(s, SendTo) and isinstance(s.message, Step)]
+    (again,) = [s for s in driver.sends if isinstance(s.message, Step)]
     assert again.to == "w7"
     assert isinstance(again.message, Step)
     assert (again.message.epoch, again.message.route, again.message.entries) == (
@@ -544,7 +559,7 @@ def test_entries_in_flight_are_sent_along_a_new_route_when_their_results_do_not_
         ("w8", DRIVER),
         step.entries,
     )
-    driver.result(again.message, 6, epoch=2)
+    driver.result(again.message, 6, sender="w8")
     assert driver.text(session) == "6 "
 
 

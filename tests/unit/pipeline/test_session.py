@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,10 +28,16 @@ def _session(
     return Session(SessionId(3), request, Phase.PREFILL)
 
 
-def test_what_a_stage_is_told_of_it() -> None:
+@pytest.mark.parametrize(
+    ("asked", "was_alone", "exact"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_what_a_stage_is_told_of_it(asked: bool, was_alone: bool, exact: bool) -> None:
     session = _session()
     session.slot = 2
-    assert session.open_message() == Open(3, 2, 5, 9, SamplingParams(0.5, 4, 0.9, 0.1, 6))
+    session.was_alone = was_alone
+    assert session.open_message(exact_replay=asked) == Open(
+        3, 2, 5, 9, SamplingParams(0.5, 4, 0.9, 0.1, 6), exact
+    )
 
 
 @given(st.integers(1, 60), st.integers(1, 20))

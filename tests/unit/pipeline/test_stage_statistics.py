@@ -21,8 +21,8 @@ def test_before_any_report_there_are_no_figures() -> None:
 def test_figures_are_medians_of_each_worker() -> None:
     statistics = StageStatistics()
     for number, seconds in enumerate((0.001, 0.002, 0.9)):
-        statistics.add_report(StageReport(1, number, "w0", seconds / 2, seconds, ()))
-    statistics.add_report(StageReport(1, 1, "w1", 0.0, 5.0, ()))
+        statistics.add_report(StageReport(1, number, "w0", seconds / 2, seconds, ()), 1)
+    statistics.add_report(StageReport(1, 1, "w1", 0.0, 5.0, ()), 1)
     assert (statistics.compute_ms("w0"), statistics.queue_ms("w0")) == (2.0, 1.0)
     assert (statistics.num_steps("w0"), statistics.num_steps("w1")) == (3, 1)
 
@@ -30,7 +30,7 @@ def test_figures_are_medians_of_each_worker() -> None:
 def test_old_steps_are_forgotten_but_counted() -> None:
     statistics = StageStatistics()
     for number in range(200):
-        statistics.add_report(StageReport(1, number, "w0", 0.0, 1.0 if number < 136 else 2.0, ()))
+        statistics.add_report(StageReport(1, number, "w0", 0.0, 1.0 if number < 136 else 2.0, ()), 1)
     assert (statistics.compute_ms("w0"), statistics.num_steps("w0")) == (2000.0, 200)
 
 

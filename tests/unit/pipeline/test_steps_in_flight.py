@@ -71,12 +71,15 @@ def test_it_learns_from_round_trips_of_steps_that_were_not_sent_again() -> None:
     assert steps.add(_entries(4), is_prefill=False, now_s=100.0).deadline_s == 110.0
 
 
-def test_news_of_a_step_that_is_not_known_changes_nothing() -> None:
+def test_news_of_a_step_moves_its_deadline_and_of_an_unknown_one_nothing() -> None:
     steps, _ = _steps()
     record = steps.add(_entries(1), is_prefill=False, now_s=0.0)
-    steps.progressed(99, "w1 received it", 5.0)
-    assert (record.deadline_s, record.seen) == (10.0, "no stage has reported it")
-    steps.progressed(record.step_id, "w1 received it", 5.0)
-    assert (record.deadline_s, record.seen) == (15.0, "w1 received it")
-    assert steps.overdue(14.9) == []
-    assert steps.overdue(15.0) == [record]
+    steps.received(99, 0, 5.0)
+    steps.sent_on(99, 0, 5.0)
+    assert (record.deadline_s, record.num_received, record.num_sent_on) == (10.0, 0, 0)
+    steps.received(record.step_id, 0, 5.0)
+    assert (record.deadline_s, record.num_received, record.num_sent_on) == (15.0, 1, 0)
+    steps.sent_on(record.step_id, 0, 6.0)
+    assert (record.deadline_s, record.num_received, record.num_sent_on) == (16.0, 1, 1)
+    assert steps.overdue(15.9) == []
+    assert steps.overdue(16.0) == [record]

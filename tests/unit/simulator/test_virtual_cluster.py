@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from shoal.core.errors import ContextLengthExceeded
+from shoal.core.placement import DRIVER, WorkerId
 from shoal.core.sequence import Finished, FinishReason, GenerateRequest, SamplingParams, SessionId
 from shoal.core.specs import LayerRange
 from shoal.engine.digest_engine import DigestEngine
-from shoal.simulator.virtual_cluster import NetworkFaults, VirtualCluster
+from shoal.simulator.virtual_cluster import VirtualCluster
+from shoal.simulator.virtual_network import NetworkFaults
 from shoal.wire.messages import Close
 from tests.support.digest_reference import NumberVocabulary, digest_answer
 
@@ -18,8 +20,14 @@ BAD_NETWORK = NetworkFaults(jitter_s=0.01, loss=0.1, duplication=0.2)
 
 
 def _cluster(seed: int, faults: NetworkFaults | None = None) -> VirtualCluster:
-    engines = [DigestEngine(LayerRange(n, n + 1), 3, n_vocab=N_VOCAB) for n in range(3)]
-    return VirtualCluster.build(seed=seed, engines=engines, vocabulary=VOCABULARY, n_ctx=100, faults=faults)
+    return VirtualCluster(
+        seed=seed,
+        ranges=[LayerRange(n, n + 1) for n in range(3)],
+        make_engine=lambda layers: DigestEngine(layers, 3, n_vocab=N_VOCAB),
+        vocabulary=VOCABULARY,
+        n_ctx=100,
+        faults=faults,
+    )
 
 
 def _request(number: int, max_tokens: int = 20) -> GenerateRequest:
@@ -84,9 +92,9 @@ def test_what_is_left_over_anywhere_is_not_empty() -> None:
     cluster.submit(_request(1))
     cluster.run()
     assert cluster.is_empty()
-    cluster.driver.admission.try_reserve(7, 1)
+    cluster.head.driver.admission.try_reserve(7, 1)
     assert not cluster.is_empty()
-    cluster.driver.admission.release(7)
+    cluster.head.driver.admission.release(7)
     cluster.workers[1].core._sessions.find_or_add(9, cluster.workers[0].core.worker)
     assert not cluster.is_empty()
 
@@ -96,14 +104,14 @@ def test_an_event_behind_the_end_of_an_answer_is_caught() -> None:
     answer = cluster.submit(_request(1))
     cluster.run()
     with pytest.raises(AssertionError, match="after its end"):
-        cluster._hand_over(answer, Finished(FinishReason.STOP, 1, 1))
+        cluster.head._hand_over(answer, Finished(FinishReason.STOP, 1, 1))
 
 
 @pytest.mark.parametrize(("loss", "duplication", "copies"), [(0.0, 0.0, 1), (1.0, 0.0, 0), (0.0, 1.0, 2)])
 def test_the_network_loses_and_repeats_as_told(loss: float, duplication: float, copies: int) -> None:
     cluster = _cluster(1, NetworkFaults(loss=loss, duplication=duplication))
     came: list[object] = []
-    cluster.network.attach(cluster.workers[0].core.worker, lambda message, rows: came.append(message))
-    cluster.network.send(cluster.workers[0].core.worker, Close((SessionId(1),)), None)
+    cluster.network.attach(WorkerId("here"), lambda message, rows: came.append(message))
+    cluster.network.send(DRIVER, WorkerId("here"), Close((SessionId(1),)), None)
     cluster.env.run(until=0.5)
     assert came == [Close((1,))] * copies

@@ -13,7 +13,7 @@ from shoal.core.sequence import SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.engine.digest_engine import DigestEngine
 from shoal.engine.interface import Chunk, Computed, Draw, Rows
-from shoal.wire.messages import Entry, Open, Refill, Step, ToWorker
+from shoal.wire.messages import Entry, Open, Peers, Refill, Step, ToWorker
 from shoal.worker.job import Job, run_job
 from shoal.worker.outbox import Send
 from shoal.worker.protocol import WorkerCore
@@ -126,6 +126,12 @@ class OneWorker:
         )
         self.now_s = 0.0
         self.sent: list[Send] = []
+        self.take_peers(1)
+        self.sent.clear()
+
+    def take_peers(self, epoch: int, *, predecessor: str | None = None, feeds: Sequence[str] = ()) -> None:
+        """The placement of `epoch` comes in; by default the neighbours stay who they are."""
+        self.receive(Peers(epoch, (), predecessor or self.sender, tuple(feeds)))
 
     def receive(self, message: ToWorker, rows: Rows | None = None) -> None:
         self.core.receive(message, rows, self.now_s)

@@ -14,6 +14,7 @@ from shoal.wire.messages import (
     Close,
     Closed,
     Entry,
+    PeersTaken,
     Pull,
     Received,
     Refill,
@@ -22,6 +23,7 @@ from shoal.wire.messages import (
     StageReport,
     Step,
 )
+from shoal.worker.outbox import Send
 from shoal.worker.protocol import MAX_FAILURES, MAX_QUEUED_TASKS
 from tests.unit.worker.one_worker import (
     AFTER,
@@ -286,7 +288,7 @@ def test_a_pull_for_what_is_not_here_makes_the_worker_pull_itself_and_answer_lat
     worker.receive(opened(1))
     worker.receive(Pull(1, 1, 0, 0, 6, AFTER))
     (mine,) = worker.take_sends(Pull)
-    assert (mine.to, mine.message) == (BEFORE, Pull(0, 1, 0, 0, 6, ME))
+    assert (mine.to, mine.message) == (BEFORE, Pull(1, 1, 0, 0, 6, ME))
     worker.refill(1, 0, 4)
     worker.work()
     refill, pull = worker.take_sends(Refill | Pull)  # type: ignore[arg-type]
@@ -384,22 +386,36 @@ def test_entries_of_closed_sessions_are_dropped_and_the_rest_of_their_step_goes_
     np.testing.assert_array_equal(send.rows, expected_rows(2, 0, 3))
 
 
-def test_steps_of_older_epochs_are_dropped() -> None:
+@pytest.mark.parametrize("epoch", [2, 4])
+def test_steps_of_another_epoch_are_dropped(epoch: int) -> None:
     worker = OneWorker()
+    worker.take_peers(3)
     worker.step(entry(1, 0, 4), opens=[opened(1)], epoch=3)
     worker.work()
     worker.sent.clear()
-    worker.step(entry(1, 4, 5), epoch=2)
+    worker.step(entry(1, 4, 5), epoch=epoch, step_id=9)
     assert worker.work() == 0
-    assert (worker.sent, worker.core.epoch) == ([], 3)
+    assert (worker.sent, worker.core.epoch, worker.core.last_step_received) == ([], 3, 1)
 
 
-def test_a_new_epoch_is_taken_up_from_the_head_too_and_never_goes_back() -> None:
+def test_a_new_epoch_is_confirmed_to_the_driver_and_never_goes_back() -> None:
     worker = OneWorker()
-    worker.core.take_epoch(5)
-    worker.core.take_epoch(4)
+    worker.take_peers(5)
+    worker.take_peers(4)
+    assert worker.take_sends(PeersTaken) == [Send(DRIVER, PeersTaken(5, ME), None)]
     worker.step(entry(1, 0, 4), opens=[opened(1)], epoch=4)
     assert (worker.work(), worker.sent) == (0, [])
+
+
+def test_what_was_in_the_queue_when_its_epoch_ended_is_computed_and_kept() -> None:
+    worker = OneWorker()
+    worker.step(entry(1, 0, 4), opens=[opened(1)])
+    worker.take_peers(2)
+    assert worker.work() == 1
+    worker.sent.clear()
+    worker.step(entry(1, 0, 4), epoch=2)
+    assert worker.work() == 0
+    assert [(s.epoch, ends_of(s.entries)) for s in worker.take(Step)] == [(2, [(1, 0, 4)])]
 
 
 # ---------------------------------------------------------------- attempts
