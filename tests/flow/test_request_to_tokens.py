@@ -127,7 +127,7 @@ def test_choices_that_fail_end_their_request_with_one_error() -> None:
     async def journey(driver: Driver) -> None:
         events = driver.generate_choices([_request(n, max_tokens=400) for n in range(3)])
         await anext(events)
-        driver.fail_worker(WorkerId("w1"), "the process was killed")
+        driver.fail_all(NodeLost(node="n1", layers="[4, 9)", cause="the process was killed"))
         with pytest.raises(NodeLost):
             async for _ in events:
                 pass
