@@ -57,9 +57,13 @@ def test_answers_are_those_of_the_unbroken_run_and_nothing_is_left() -> None:
 
 
 def test_compute_takes_virtual_time() -> None:
-    engines = [DigestEngine(LayerRange(n, n + 1), 3, n_vocab=N_VOCAB) for n in range(3)]
-    cluster = VirtualCluster.build(
-        seed=1, engines=engines, vocabulary=VOCABULARY, n_ctx=100, compute_s=lambda tokens: 0.1
+    cluster = VirtualCluster(
+        seed=1,
+        ranges=[LayerRange(n, n + 1) for n in range(3)],
+        make_engine=lambda layers: DigestEngine(layers, 3, n_vocab=N_VOCAB),
+        vocabulary=VOCABULARY,
+        n_ctx=100,
+        compute_s=lambda tokens: 0.1,
     )
     cluster.submit(_request(1))
     cluster.run()

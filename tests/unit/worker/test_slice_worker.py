@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,12 +11,11 @@ import pytest
 import zmq
 
 from shoal.core.config import EngineConfig, WorkerConfig
-from shoal.core.errors import ClusterError
 from shoal.core.placement import DRIVER, NodeId, WorkerId, WorkerInfo
 from shoal.core.sequence import SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.wire.channel import Channel
-from shoal.wire.control import ControlClient
+from shoal.wire.control import Pinger
 from shoal.wire.curve import SecureContext, zmq_address
 from shoal.wire.messages import (
     Close,
@@ -24,6 +24,9 @@ from shoal.wire.messages import (
     Live,
     Message,
     Open,
+    Peer,
+    Peers,
+    PeersTaken,
     Pong,
     Received,
     Result,
@@ -46,7 +49,7 @@ class Head:
         self.exits: list[int] = []
         engine = EngineConfig("digest", None, None, n_vocab=97)
         config = WorkerConfig(
-            ME, NodeId("box"), LayerRange(0, 2), 2, engine, self.secure.public_key, lease_s=lease_s
+            ME, NodeId("box"), LayerRange(0, 2), 2, engine, self.channel.endpoint, lease_s=lease_s
         )
         self.worker = SliceWorker(config, end_process=self.exits.append)
         self._heard: list[Message] = []
@@ -54,12 +57,28 @@ class Head:
     def start(self) -> None:
         self.listening = self.worker.start()
         self.channel.set_peers({ME: self.listening.endpoint})
-        self.worker.set_peers({DRIVER: self.channel.endpoint}, 1)
+        self.send_peers(1)
 
-    def control(self) -> ControlClient:
+    def send_peers(self, epoch: int, predecessor: WorkerId = DRIVER) -> None:
+        """Tell the worker of a placement, and wait until it has taken it."""
+        me = self.channel.endpoint
+        peers = (Peer(DRIVER, me.address, me.port, me.public_key),)
+        self.channel.send(ME, Peers(epoch, peers, predecessor, ()))
+        assert self.hear(PeersTaken) == PeersTaken(epoch, ME)
+
+    def ping(self, pinger: Pinger) -> Pong:
+        """One answer, within the deadline."""
+        pinger.ping_all(time.monotonic())
+        give_up_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < give_up_s:
+            news = pinger.wait(0.1, [])
+            if news.pongs:
+                return news.pongs[-1].pong
+        raise AssertionError("no pong")
+
+    def info(self) -> WorkerInfo:
         heard = self.listening
-        info = WorkerInfo(ME, NodeId("box"), LayerRange(0, 2), heard.endpoint, heard.control_port, heard.pid)
-        return ControlClient(self.secure, info)
+        return WorkerInfo(ME, NodeId("box"), LayerRange(0, 2), heard.endpoint, heard.control_port, heard.pid)
 
     def send_step(self, start: int = 0, step_id: int = 1) -> None:
         entry = Entry(1, 0, start, (start, start + 1), True)
@@ -128,13 +147,14 @@ def test_while_it_computes_it_still_hears_and_answers(head: Head) -> None:
     head.send_step(2, step_id=2)
     head.channel.send(ME, Close((77,)))
     assert head.hear(Closed) == Closed((77,), ME)
-    with head.control() as control:
-        pong = control.ping(DEADLINE_S)
+    with contextlib.closing(Pinger(head.secure)) as pinger:
+        pinger.watch(head.info())
+        pong = head.ping(pinger)
         assert (pong.computing_step, pong.last_step_received, pong.sessions, pong.epoch) == (1, 2, 1, 1)
         gate.go_on.set()
         head.hear(Result)
         head.hear(Result)
-        idle = control.ping(DEADLINE_S)
+        idle = head.ping(pinger)
     assert isinstance(idle, Pong)
     assert idle.computing_step is None
     assert idle.progress > pong.progress
@@ -206,19 +226,8 @@ def test_a_worker_whose_thread_dies_of_a_bug_does_not_look_alive(
     assert "a bug" in caplog.text
 
 
-def test_new_peers_that_are_not_taken_up_are_an_error(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slice_worker, "STOP_DEADLINE_S", 0.1)
-    head.worker._stopping.set()
-    head.worker._channel.wake()
-    for thread in head.worker._threads[:1]:
-        thread.join(DEADLINE_S)
-    with pytest.raises(ClusterError, match="did not take its new peers up"):
-        head.worker.set_peers({}, 2)
-    head.worker._stopping.clear()
-
-
-def test_new_peers_are_in_force_when_the_call_returns(head: Head) -> None:
-    head.worker.set_peers({DRIVER: head.channel.endpoint}, 7, WorkerId("w9"))
+def test_new_peers_are_in_force_when_they_are_confirmed(head: Head) -> None:
+    head.send_peers(7, WorkerId("w9"))
     assert (head.worker._core.epoch, head.worker._core.predecessor) == (7, "w9")
     head.send_step()  # of epoch 1
     head.channel.send(ME, Close((1,)))
