@@ -21,6 +21,7 @@ from shoal.commands.leave import leave
 from shoal.commands.serve import serve
 from shoal.commands.slice_model import slice_model
 from shoal.commands.status import status
+from shoal.commands.trace import trace
 from shoal.core.errors import ConfigError, ShoalError
 
 EXIT_FAILED = 1
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(chat)
 app.command()(status)
+app.command()(trace)
 app.command()(inspect)
 app.command()(leave)
 app.command("slice")(slice_model)
@@ -73,6 +75,7 @@ def _options(
     shoal serve qwen2.5-coder-1.5b     fetch a small model, cut and serve it
     shoal chat "What is a slice?"      ask it
     shoal status                       see nodes, slices and milliseconds
+    shoal trace                        see where the last request's time went
     shoal inspect model.gguf           where can this file be cut?
     shoal serve model.gguf --nodes 2   serve a file of yours
     """

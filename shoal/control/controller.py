@@ -36,6 +36,7 @@ from shoal.control.worker_starter import WorkerStarter
 from shoal.core.config import DriverConfig
 from shoal.core.errors import ClusterError, ShoalError
 from shoal.core.placement import NodeId, WorkerId
+from shoal.core.request_times import RequestTimes, RequestTotals
 from shoal.core.status import ClusterStatus
 from shoal.pipeline.driver import Driver
 from shoal.pipeline.protocol import PipelineEvent
@@ -195,6 +196,13 @@ class Controller:
     def leave(self, node: str) -> None:
         """Let a machine go politely. Raises ConfigError for one that is not here."""
         self.keeper.leave(NodeId(node))
+
+    def request_times(self, request_id: str | None) -> tuple[RequestTimes, ...]:
+        """Where the answers of one request spent their time; of the newest one without an id."""
+        return self.driver.request_times(request_id)
+
+    def request_totals(self) -> RequestTotals:
+        return self.driver.request_totals()
 
     # ------------------------------------------------------------ steps of the start
 

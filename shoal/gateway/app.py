@@ -20,9 +20,11 @@ from shoal.gateway.edge import Edge
 from shoal.gateway.error_replies import ErrorReply, JsonResponse, reply_to
 from shoal.gateway.event_stream import KEEP_ALIVE_S
 from shoal.gateway.health import health_routes
+from shoal.gateway.metrics import metrics_routes
 from shoal.gateway.openai_api import parse_chat, parse_completion
 from shoal.gateway.request_body import read_json_object
 from shoal.gateway.service import ModelService
+from shoal.gateway.trace_routes import trace_routes
 from shoal.pipeline.interface import ClusterView
 
 _ROOT_TEXT = (
@@ -51,7 +53,8 @@ def create_app(
     app.add_middleware(Edge)
     app.add_exception_handler(ShoalError, _reply_to_error)
     app.add_exception_handler(HTTPException, _reply_to_http_exception)
-    app.include_router(health_routes(view))
+    for routes in (health_routes, trace_routes, metrics_routes):
+        app.include_router(routes(view))
 
     @app.get("/")
     async def root() -> Response:

@@ -11,6 +11,7 @@ import ipaddress
 import json
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 import httpx
 
@@ -120,6 +121,14 @@ class ApiClient:
             raise self._unreachable(error) from None
         if response.status_code != 200:
             raise self._advice(response)
+
+    def request_times(self, request_id: str | None) -> dict[str, object]:
+        """Shoal's /admin/trace, of the newest request without an id. Raises ClientError."""
+        which = "" if request_id is None else f"/{quote(request_id, safe='')}"
+        found = self._get_json(f"{self._endpoint.server_root}/admin/trace{which}")
+        if not isinstance(found, dict):
+            raise self._not_the_api()
+        return found
 
     def stream_chat(self, body: dict[str, object]) -> Generator[str, None, None]:
         """Pieces of the answer as they arrive. Closing the generator stops the answer.

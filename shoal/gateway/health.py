@@ -34,14 +34,14 @@ def health_routes(view: ClusterView) -> APIRouter:
 
     @router.get("/admin/status")
     async def status(request: Request) -> Response:
-        if not _is_local(request):
-            return _local_only("shoal status")
+        if not is_local(request):
+            return local_only("shoal status")
         return JsonResponse(msgspec.to_builtins(view.status()))
 
     @router.post("/admin/leave")
     async def leave(request: Request) -> Response:
-        if not _is_local(request):
-            return _local_only("shoal leave")
+        if not is_local(request):
+            return local_only("shoal leave")
         try:
             node = _LEAVE.decode(await request.body()).node
             view.leave(node)
@@ -63,7 +63,7 @@ class _Leave(msgspec.Struct):
 _LEAVE = msgspec.json.Decoder(_Leave)
 
 
-def _local_only(command: str) -> Response:
+def local_only(command: str) -> Response:
     message = f"The admin routes answer this machine only. Run `{command}` on the head."
     return ErrorReply(403, message, "permission_error", "local_only").response()
 
@@ -76,7 +76,8 @@ def why_not_ready(status: ClusterStatus) -> str:
     return f"Layers {ranges} have no live owner."
 
 
-def _is_local(request: Request) -> bool:
+def is_local(request: Request) -> bool:
+    """Whether a request comes from this machine, as far as can be told."""
     # Behind a proxy on this machine every client looks local; a web page that resolves its own
     # name to 127.0.0.1 is local too, but names another host.
     if "forwarded" in request.headers or "x-forwarded-for" in request.headers:

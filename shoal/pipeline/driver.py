@@ -20,6 +20,7 @@ from typing import TypeVar
 from shoal.core.config import DriverConfig
 from shoal.core.errors import ClusterError, NotReady, ShoalError
 from shoal.core.placement import Endpoint, Placement, WorkerId
+from shoal.core.request_times import RequestTimes, RequestTotals
 from shoal.core.sequence import ChoiceEvent, Finished, GenerateEvent, GenerateRequest, SessionId
 from shoal.engine.interface import EngineLimits
 from shoal.pipeline.admission import Capacity
@@ -179,6 +180,15 @@ class Driver:
         """What coming back from a loss would cost now. From any thread but the driver's."""
         return self._call(self._core.replay_estimate).result(CALL_DEADLINE_S)
 
+    def request_times(self, request_id: str | None) -> tuple[RequestTimes, ...]:
+        """Where the answers of one request spent their time, by any of its names; of the newest
+        request without one. Empty where it is not remembered. From any thread but the driver's."""
+        return self._call(lambda: self._core.trace.find(request_id)).result(CALL_DEADLINE_S)
+
+    def request_totals(self) -> RequestTotals:
+        """All requests so far. From any thread but the driver's."""
+        return self._call(self._core.trace.totals.view).result(CALL_DEADLINE_S)
+
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
         """`generate_choices` of one request alone."""
         async with contextlib.aclosing(self.generate_choices((request,))) as events:
@@ -206,7 +216,11 @@ class Driver:
     # ------------------------------------------------------------ calls, made in the driver's thread
 
     def _submit(self, requests: Sequence[GenerateRequest], reader: _Reader) -> None:
-        sessions = self._core.submit_choices(requests, time.monotonic())
+        try:
+            sessions = self._core.submit_choices(requests, time.monotonic())
+        except ShoalError as error:
+            self._core.trace.refused(error.code)
+            raise
         reader.choices = {session: choice for choice, session in enumerate(sessions)}
         self._readers.update(dict.fromkeys(sessions, reader))
 
@@ -318,6 +332,7 @@ class Driver:
                     reader = self._readers.get(action.session)
                     if reader is not None:
                         deliveries[reader.loop].append((reader, action))
+        self._core.trace.left(time.monotonic())
         for loop, batch in deliveries.items():
             self._hand_over(loop, batch)
 

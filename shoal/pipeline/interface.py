@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
+from shoal.core.request_times import RequestTimes, RequestTotals
 from shoal.core.sequence import ChoiceEvent, GenerateRequest
 from shoal.core.status import ClusterStatus
 
@@ -30,9 +31,16 @@ class TextGenerator(Protocol):
 
 
 class ClusterView(Protocol):
-    """What the health and admin routes may look at."""
+    """What the health, admin and metrics routes may look at."""
 
     def status(self) -> ClusterStatus: ...
+
+    def request_times(self, request_id: str | None) -> tuple[RequestTimes, ...]:
+        """Where the answers of one request spent their time; of the newest one without an id.
+        Empty where it is not remembered."""
+        ...
+
+    def request_totals(self) -> RequestTotals: ...
 
     def is_ready(self) -> bool:
         """True once a real token was produced, and while every layer has a live owner."""

@@ -30,6 +30,7 @@ from shoal.pipeline.scheduler import Scheduler, StepChoice
 from shoal.pipeline.session import Phase, Session
 from shoal.pipeline.stage_statistics import ReplayEstimate, StageStatistics
 from shoal.pipeline.steps_in_flight import StepRecord, StepsInFlight
+from shoal.pipeline.trace import Tracer
 from shoal.pipeline.vocabulary import Vocabulary
 from shoal.wire.messages import (
     Close,
@@ -148,6 +149,7 @@ class DriverCore:
     ) -> None:
         self.n_ctx = n_ctx
         self.statistics = StageStatistics()
+        self.trace = Tracer()
         self.admission = Admission(Capacity(0, 0, 0))
         self._config = config
         self._vocabulary = vocabulary
@@ -212,6 +214,7 @@ class DriverCore:
             consecutive_slots=self._config.invariant,
         )
         self._placement = placement
+        self.trace.num_stages = len(placement.stages)
         self._why_not_ready = None
         self._change = RouteChange(Route(placement, scheduler), self._endpoint)
         self._steps.row_bytes = capacity.row_bytes
@@ -303,12 +306,15 @@ class DriverCore:
         sessions = [SessionId(self._next_session + number) for number in range(len(requests))]
         self._next_session += len(requests)
         self._waiting.extend(map(Session, sessions, requests))
+        for session, request in zip(sessions, requests, strict=True):
+            self.trace.submitted(session, request.request_id, len(request.prompt_tokens), now_s)
         self._proceed(now_s)
         return sessions
 
     def cancel(self, session: SessionId, now_s: float) -> None:
         """Nobody reads this session any more: free it on every stage. Idempotent."""
         self._waiting = deque(s for s in self._waiting if s.session != session)
+        self.trace.ended(session, "cancelled", now_s)
         if session in self._sessions:
             self._end(session, now_s)
         self._proceed(now_s)
@@ -324,6 +330,7 @@ class DriverCore:
             case Received():
                 self._steps.received(message.step_id, stage, now_s)
             case StageReport():
+                self.trace.reported(message.step_id, stage, message.queue_s, message.compute_s)
                 if message.compute_s:
                     self.statistics.add_report(message, self._steps.num_tokens(message.step_id))
                 self._steps.sent_on(message.step_id, stage, now_s)
@@ -377,6 +384,7 @@ class DriverCore:
             self._fail(session, error, now_s)
         for waiting in self._waiting:
             self._actions.append(Deliver(waiting.session, error))
+            self.trace.ended(waiting.session, error.code, now_s)
         self._waiting.clear()
         self._route = self._change = None
         self._suspended_s = None
@@ -415,7 +423,7 @@ class DriverCore:
         self._tell_leaving()
         if was_suspended:
             for record in self._steps.restart(now_s):
-                self._send_again(self._route, record)
+                self._send_again(self._route, record, now_s)
         self._proceed(now_s)
 
     def _forget_the_gone(self) -> None:
@@ -459,6 +467,7 @@ class DriverCore:
         for session in sessions:
             session.opened = True
         record = self._steps.add(entries, is_prefill=is_prefill, now_s=now_s)
+        self.trace.sent(record.step_id, len(entries), now_s)
         self._send_entries(route, record, opens)
 
     def _send_entries(self, route: Route, record: StepRecord, opens: tuple[Open, ...]) -> None:
@@ -477,7 +486,7 @@ class DriverCore:
             if self._steps.hop_lost(record, now_s):
                 sender = route.stages[hop - 1] if hop else DRIVER
                 self._actions.append(LinkCut(sender, route.stages[hop]))
-            self._send_again(route, record)
+            self._send_again(route, record, now_s)
         for record in self._steps.overdue(now_s):
             if not record.entries:
                 continue
@@ -488,9 +497,10 @@ class DriverCore:
                 silent = route.stages[record.num_received - 1]
                 self._actions.append(StageSilent(silent, record.step_id))
             self._steps.resent(record, now_s)
-            self._send_again(route, record)
+            self._send_again(route, record, now_s)
 
-    def _send_again(self, route: Route, record: StepRecord) -> None:
+    def _send_again(self, route: Route, record: StepRecord, now_s: float) -> None:
+        self.trace.sent_again(record.step_id, now_s)
         opens = tuple(self._open_message(self._sessions[session]) for session in record.entries)
         self._send_entries(route, record, opens)
 
@@ -514,10 +524,10 @@ class DriverCore:
             self._actions.append(Resumed(result.epoch, now_s - self._suspended_s))
             self._suspended_s = None
         for output in result.outputs:
-            self._accept(output, now_s)
+            self._accept(output, result.step_id, now_s)
         self._proceed(now_s)
 
-    def _accept(self, output: Output, now_s: float) -> None:
+    def _accept(self, output: Output, step_id: int, now_s: float) -> None:
         session = self._sessions.get(output.session)
         if session is None:
             return
@@ -530,6 +540,7 @@ class DriverCore:
         for start in [s for s in session.in_flight if s <= output.start]:
             del session.in_flight[start]
             self._steps.settle(session.session, start)
+        self.trace.accepted(session.session, step_id, now_s, is_token=output.token is not None)
         if output.token is not None:
             self._emit(session, output.token, output.logprobs, now_s)
 
@@ -543,11 +554,13 @@ class DriverCore:
     def _finish(self, session: Session, reason: FinishReason, now_s: float) -> None:
         event = Finished(reason, session.prompt_length, session.num_generated)
         self._actions.append(Deliver(session.session, event))
+        self.trace.ended(session.session, reason.value, now_s)
         self._end(session.session, now_s)
 
     def _fail(self, session: int, error: ShoalError, now_s: float) -> None:
         if session in self._sessions:
             self._actions.append(Deliver(SessionId(session), error))
+            self.trace.ended(session, error.code, now_s)
             self._end(session, now_s)
 
     def _end(self, session: int, now_s: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable
 
 import pytest
@@ -191,3 +192,27 @@ def test_the_last_event_carries_the_usage() -> None:
 
     with local_pipeline(_engines(1), VOCABULARY, n_ctx=N_CTX) as (driver, _):
         assert asyncio.run(last(driver)) == Finished(FinishReason.LENGTH, 5, 3)
+
+
+def test_where_a_requests_time_went_adds_up_to_what_its_client_waited() -> None:
+    async def journey(driver: Driver) -> float:
+        await _answer(driver, _request(13, prompt_tokens=300, max_tokens=60))
+        began_s = time.monotonic()
+        await _answer(driver, _request(14, prompt_tokens=300, max_tokens=60))
+        return time.monotonic() - began_s
+
+    with local_pipeline(_engines(3), VOCABULARY, n_ctx=N_CTX) as (driver, _):
+        waited_s = asyncio.run(journey(driver))
+        (times,) = driver.request_times("r14")
+        assert (times.prompt_tokens, times.generated_tokens, times.outcome) == (300, 60, "length")
+        assert len(times.tokens) == 59
+        attributed_s = sum(times.prefill) + sum(times.decode)
+        assert 0.95 * times.wall_s <= attributed_s <= times.wall_s + 1e-6
+        assert times.wall_s <= waited_s
+        # Every stage has computed, in the prompt and in each token behind it.
+        for stage in range(3):
+            place = times.columns.index(f"stage {stage} compute")
+            assert times.decode[place] > 0
+        totals = driver.request_totals()
+        assert totals.outcomes == {"length": 2}
+        assert totals.generated_tokens == 120
