@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from shoal.core.request_times import HistogramView, RequestTimes, RequestTotals, column_names
 from shoal.core.sequence import ChoiceEvent, Finished, FinishReason, GenerateRequest, TextDelta
 from shoal.core.status import ClusterStatus, LossStatus, NodeStatus, WorkerStatus
 from shoal.gateway.app import create_app
@@ -84,6 +85,28 @@ class ScriptedGenerator:
             ended.set()
 
 
+TIMES = RequestTimes(
+    request_id="chatcmpl-77",
+    outcome="stop",
+    prompt_tokens=7,
+    generated_tokens=3,
+    wall_s=1.0,
+    columns=column_names(2),
+    prefill=(0, 0, 0, 0, 0.2, 0, 0, 0, 0.4),
+    decode=(0, 0, 0, 0, 0.2, 0, 0, 0, 0.2),
+    tokens=((0, 0, 0, 0, 0.1, 0, 0, 0, 0.15), (0, 0, 0, 0, 0.1, 0, 0, 0, 0.05)),
+)
+TOTALS = RequestTotals(
+    outcomes={"stop": 3, "overloaded": 1},
+    prompt_tokens=21,
+    generated_tokens=50,
+    time_to_first_token=HistogramView((0.5, 1.0), (2, 0, 1), 2.5),
+    inter_token=HistogramView((0.1,), (40, 7), 6.0),
+    prefill={"wire": 0.25, "stage 0 compute": 2.25},
+    decode={"driver queue": 0.5, "stage 1 compute": 4.0},
+)
+
+
 class FixedView:
     """A cluster of two workers, ready, that has lost one before."""
 
@@ -105,6 +128,12 @@ class FixedView:
 
     def status(self) -> ClusterStatus:
         return self.current
+
+    def request_times(self, request_id: str | None) -> tuple[RequestTimes, ...]:
+        return (TIMES,) if request_id in (None, TIMES.request_id) else ()
+
+    def request_totals(self) -> RequestTotals:
+        return TOTALS
 
     def is_ready(self) -> bool:
         return self.current.ready

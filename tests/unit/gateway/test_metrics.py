@@ -1,0 +1,70 @@
+"""GET /metrics, read back by Prometheus' own parser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.unit.gateway.running_gateway import RunningGateway
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scrape(gateway: RunningGateway) -> Samples:
+    reply = httpx.get(f"{gateway.url}/metrics")
+    assert reply.status_code == 200
+    assert reply.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(reply.text)
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+def test_requests_and_tokens_are_counted(gateway: RunningGateway) -> None:
+    samples = scrape(gateway)
+    assert value(samples, "shoal_requests_total", outcome="stop") == 3
+    assert value(samples, "shoal_requests_total", outcome="overloaded") == 1
+    assert value(samples, "shoal_generated_tokens_total") == 50
+
+
+def test_histograms_are_cumulative_and_end_with_everything(gateway: RunningGateway) -> None:
+    samples = scrape(gateway)
+    name = "shoal_time_to_first_token_seconds"
+    assert value(samples, f"{name}_bucket", le="0.5") == 2
+    assert value(samples, f"{name}_bucket", le="1.0") == 2
+    assert value(samples, f"{name}_bucket", le="+Inf") == value(samples, f"{name}_count") == 3
+    assert value(samples, f"{name}_sum") == 2.5
+
+
+def test_time_is_split_by_phase_part_and_stage(gateway: RunningGateway) -> None:
+    samples = scrape(gateway)
+    name = "shoal_request_time_seconds_total"
+    assert value(samples, name, phase="prefill", stage="", part="wire") == 0.25
+    assert value(samples, name, phase="decode", stage="1", part="compute") == 4.0
+    assert value(samples, name, phase="decode", stage="", part="driver_queue") == 0.5
+
+
+def test_the_cluster_is_shown_as_the_status_has_it(gateway: RunningGateway) -> None:
+    samples = scrape(gateway)
+    assert value(samples, "shoal_sessions", state="active") == 2
+    assert value(samples, "shoal_cells", state="total") == 4000
+    worker = {"stage": "0", "node": "node-1", "worker": "w-1", "role": "stage"}
+    assert value(samples, "shoal_worker_steps_total", **worker) == 9
+    assert value(samples, "shoal_worker_step_seconds", **worker, part="compute") == 0.00325
+
+
+def test_losses_are_shown_by_what_took_over(gateway: RunningGateway) -> None:
+    loss = gateway.view.current.losses[0]
+    stuck = replace(loss, rung=None, stall_s=None, end="open")
+    gateway.view.current = replace(gateway.view.current, losses=(loss, replace(loss, stall_s=2.5), stuck))
+    samples = scrape(gateway)
+    assert value(samples, "shoal_remembered_losses", end="warm standby") == 2
+    assert value(samples, "shoal_remembered_losses", end="open") == 1
+    assert value(samples, "shoal_longest_stall_seconds", rung="warm standby") == 2.5
