@@ -64,6 +64,7 @@ _LEAVE = msgspec.json.Decoder(_Leave)
 
 
 def local_only(command: str) -> Response:
+    """The refusal of an admin route. command: what does the same on the head."""
     message = f"The admin routes answer this machine only. Run `{command}` on the head."
     return ErrorReply(403, message, "permission_error", "local_only").response()
 
