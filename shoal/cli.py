@@ -14,9 +14,11 @@ import typer
 
 from shoal import __version__
 from shoal.commands.assess import assess_command
+from shoal.commands.catalogue import catalogue_command
 from shoal.commands.chat import chat
 from shoal.commands.estimate import estimate
 from shoal.commands.inspect_model import inspect
+from shoal.commands.judge_hypotheses import judge_hypotheses
 from shoal.commands.leave import leave
 from shoal.commands.serve import serve
 from shoal.commands.slice_model import slice_model
@@ -43,6 +45,8 @@ app.command()(leave)
 app.command("slice")(slice_model)
 app.command()(estimate)
 app.command("assess")(assess_command)
+app.command("test-hypothesis")(judge_hypotheses)
+app.command("catalogue")(catalogue_command)
 
 
 def main() -> None:
@@ -78,6 +82,8 @@ def _options(
     shoal trace                        see where the last request's time went
     shoal inspect model.gguf           where can this file be cut?
     shoal serve model.gguf --nodes 2   serve a file of yours
+    shoal estimate --machines 8xN100   what can these machines do?
+    shoal assess --machines 8xN100 --model qwen3-30b-a3b
     """
     _set_up_logging(logging.INFO if verbose else logging.WARNING)
 

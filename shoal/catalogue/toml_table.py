@@ -173,6 +173,10 @@ class TomlTable:
             found[name] = TomlTable(self._file, path, inner, self._known_sources, self._default)
         return found
 
+    def know(self, *keys: str) -> None:
+        """Names of further fields, for the hint beside a misspelt one."""
+        self._seen += keys
+
     def end(self) -> None:
         """Raise ConfigError for a key that nobody asked for."""
         for key in self._left:

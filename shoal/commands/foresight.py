@@ -18,7 +18,7 @@ from shoal.catalogue.loader import Catalogue, load_catalogue
 from shoal.catalogue.machine import LinkKind
 from shoal.core.errors import ConfigError
 from shoal.planner.assumptions import Assumptions, default_assumptions
-from shoal.planner.cluster import Cluster
+from shoal.planner.cluster import Cluster, slowest_link
 
 MachinesOption = Annotated[
     list[str],
@@ -71,9 +71,7 @@ def open_catalogue(extra: list[Path]) -> Catalogue:
 
 def choose_link(name: str | None, cluster: Cluster, catalogue: Catalogue) -> LinkKind:
     """The named link, or the slowest that the machines come with."""
-    if name is not None:
-        return catalogue.link(name)
-    return min((catalogue.link(own) for own in cluster.links), key=lambda link: link.bytes_per_s)
+    return slowest_link(cluster, catalogue) if name is None else catalogue.link(name)
 
 
 def make_assumptions(

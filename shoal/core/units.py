@@ -52,6 +52,8 @@ class Dimension(Enum):
     USD_PER_HOUR = "USD/h"
     USD_PER_KWH = "USD/kWh"
     SHARE = "a share of 1"
+    TOKENS_PER_S = "tok/s"
+    PER_DAY = "a day"
 
 
 def _prefixed(suffix: str, scale: float, prefixes: str) -> dict[str, float]:
@@ -81,6 +83,8 @@ UNITS: Final[Mapping[Dimension, Mapping[str, float]]] = MappingProxyType(
         Dimension.USD_PER_HOUR: {"USD/h": 1.0},
         Dimension.USD_PER_KWH: {"USD/kWh": 1.0},
         Dimension.SHARE: {"%": 0.01},
+        Dimension.TOKENS_PER_S: {"tok/s": 1.0, "tok/min": 1 / MINUTE_S},
+        Dimension.PER_DAY: {"/d": 1.0, "/h": 24.0},
     }
 )
 

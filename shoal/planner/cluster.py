@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shoal.catalogue.loader import Catalogue
-from shoal.catalogue.machine import MachineKind
+from shoal.catalogue.machine import LinkKind, MachineKind
 from shoal.core.errors import ConfigError
 
 MAX_MACHINES: Final = 100_000_000
@@ -94,6 +94,11 @@ def parse_cluster(texts: Sequence[str], catalogue: Catalogue) -> Cluster:
     if not kinds:
         raise ConfigError("--machines names no machine.", next_step="Write it like 8xN100,2xRTX-5090.")
     return Cluster(tuple((kinds[name], count) for name, count in counts.items()))
+
+
+def slowest_link(cluster: Cluster, catalogue: Catalogue) -> LinkKind:
+    """The slowest network that the machines come with: what all of them can use."""
+    return min((catalogue.link(name) for name in cluster.links), key=lambda link: link.bytes_per_s)
 
 
 def _read_item(item: str, catalogue: Catalogue) -> tuple[int, MachineKind]:

@@ -57,6 +57,7 @@ PUBLISHED = [
     ("llama-3.1-405b", 405.85, None, 228.0, 431.0, 516_096),
     ("llama-7b", 6.738, None, None, None, 524_288),
     ("gemma-3-12b", 11.77, None, None, None, 65_536),
+    ("qwen2.5-coder-1.5b", 1.777086, None, None, None, 28_672),
     # llama.cpp's label is 428B-A23B; the block indexer is not counted here.
     ("minimax-m3", 426.0, 24.5, 240.0, 453.0, 122_880),
 ]

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from shoal.commands.assess import assess_command
+from shoal.commands.catalogue import catalogue_command
 from shoal.commands.estimate import estimate
 from shoal.core.errors import ConfigError
 from shoal.planner.deployment import DoesNotFit
@@ -21,6 +22,7 @@ def run(*arguments: str) -> str:
     app = typer.Typer()
     app.command("estimate")(estimate)
     app.command("assess")(assess_command)
+    app.command("catalogue")(catalogue_command)
     result = CliRunner(env={"COLUMNS": "160"}).invoke(app, list(arguments))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -113,3 +115,14 @@ def test_an_assessment_as_json_has_verdicts_and_margins() -> None:
     found = json.loads(run("assess", *SMALL, "--json"))
     assert {entry["verdict"] for entry in found["questions"]} <= {"yes", "no", "close", "unknown"}
     assert len(found["splits"]) == 2
+
+
+def test_the_catalogue_lists_names_and_shows_where_a_figure_comes_from() -> None:
+    text = run("catalogue")
+    for part in ("rtx-5090", "kimi-k3", "gigabit", "net-cafe", "q4_k_m"):
+        assert part in text
+    one = run("catalogue", "PS3")
+    assert "not verified" in one
+    assert "Rambus" in one
+    with pytest.raises(ConfigError, match="ps3"):
+        run("catalogue", "PS33")
