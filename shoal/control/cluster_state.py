@@ -55,6 +55,7 @@ class ClusterState:
         self._live: dict[WorkerId, WorkerInfo] = {}
         self._leaving: set[NodeId] = set()
         self._starting: list[Start] = []
+        self._failed: set[Start] = set()
 
     @property
     def live(self) -> tuple[WorkerInfo, ...]:
@@ -83,6 +84,7 @@ class ClusterState:
             survive=self._survive,
             slice_bytes=self._worker_bytes,
             leaving=frozenset(self._leaving),
+            failed=frozenset(self._failed),
         )
 
     def begin(self, start: Start) -> None:
@@ -97,7 +99,13 @@ class ClusterState:
         self.load_s[info.layers] = load_s
 
     def start_failed(self, start: Start) -> None:
+        """A worker could not be started; it is tried elsewhere, until `forgive`."""
         self._starting.remove(start)
+        self._failed.add(start)
+
+    def forgive(self, start: Start) -> None:
+        """A start that failed may be tried again. Idempotent."""
+        self._failed.discard(start)
 
     def leave(self, node: NodeId) -> None:
         """A machine wants to go: it gets nothing new."""

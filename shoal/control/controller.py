@@ -34,13 +34,15 @@ from shoal.control.warm_up import produce_one_token
 from shoal.control.watchdog import Watchdog
 from shoal.control.worker_starter import WorkerStarter
 from shoal.core.config import DriverConfig
-from shoal.core.errors import ClusterError, ShoalError
+from shoal.core.errors import ShoalError
 from shoal.core.placement import NodeId, WorkerId
 from shoal.core.request_times import RequestTimes, RequestTotals
 from shoal.core.status import ClusterStatus
 from shoal.pipeline.driver import Driver
 from shoal.pipeline.protocol import PipelineEvent
 from shoal.pipeline.tokenizer import Tokenizer
+
+LOOK_AGAIN_S = 0.1
 
 logger = logging.getLogger(__name__)
 
@@ -254,20 +256,35 @@ class Controller:
             if not is_covered or self._is_warm or self._is_warming:
                 return
             self._is_warming = True
-        threading.Thread(target=self._warm_up_again, name="shoal-warm-up", daemon=True).start()
+        threading.Thread(
+            target=self._warm_up_again, args=(self.keeper,), name="shoal-warm-up", daemon=True
+        ).start()
 
-    def _warm_up_again(self) -> None:
+    def _warm_up_again(self, keeper: Keeper) -> None:
         try:
-            asyncio.run(produce_one_token(self.driver, self.tokenizer, self.worker_logs))
+            if not self._streams_go_on(keeper):
+                asyncio.run(produce_one_token(self.driver, self.tokenizer, self.worker_logs))
             is_warm = True
-        except ClusterError as error:
+        except ShoalError as error:
             logger.error("%s", error)
             is_warm = False
         with self._state_lock:
             self._is_warming = False
-            self._is_warm = is_warm and not self._is_stopping
+            is_warm = self._is_warm = is_warm and keeper.is_covered and not self._is_stopping
         if is_warm:
             logger.warning("ready again: every layer has an owner and a token has come")
+
+    def _streams_go_on(self, keeper: Keeper) -> bool:
+        """Wait for a result of a request that was under way, which shows as much as a request of
+        our own; that one would change how theirs are batched. False where there is none."""
+        while True:
+            figures = self.driver.statistics()
+            placement = keeper.state.placement
+            if placement is not None and figures.result_epoch >= placement.epoch:
+                return True
+            if not figures.sessions_active + figures.sessions_waiting:
+                return False
+            time.sleep(LOOK_AGAIN_S)
 
 
 def _in_order(starts: Sequence[Start], loaded: Sequence[Started]) -> list[tuple[Start, Started]]:

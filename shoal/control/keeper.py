@@ -23,7 +23,7 @@ from shoal.pipeline.driver import Driver
 from shoal.pipeline.protocol import HandedOver, LinkCut, PipelineEvent, Resumed, StageSilent
 
 STOP_DEADLINE_S = 3.0
-START_AGAIN_S = 5.0  # after a start that failed, before another look
+START_AGAIN_S = 5.0  # after a start that failed, before the same one
 
 logger = logging.getLogger(__name__)
 
@@ -193,13 +193,18 @@ class Keeper:
         if isinstance(outcome, ShoalError):
             self.state.start_failed(start)
             logger.error("layers %s could not be loaded on %s: %s", start.layers, start.node, outcome)
-            timer = threading.Timer(START_AGAIN_S, lambda: self._events.put(self._recover))
+            timer = threading.Timer(START_AGAIN_S, lambda: self._events.put(lambda: self._try_again(start)))
             timer.daemon = True
             timer.start()
+            self._recover()
             return
         self.state.started(start, outcome.info, outcome.limits, outcome.load_s)
         self._watch.watch(outcome.info)
         logger.info("worker %s loaded layers %s", outcome.info.worker, start.layers)
+        self._recover()
+
+    def _try_again(self, start: Start) -> None:
+        self.state.forgive(start)
         self._recover()
 
     def _recover(self) -> None:

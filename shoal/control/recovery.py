@@ -16,6 +16,10 @@ from shoal.core.placement import Epoch, NodeId, Placement, Standby, WorkerId, Wo
 from shoal.core.specs import LayerRange
 from shoal.pipeline.stage_statistics import ReplayEstimate
 
+# Layers that cannot be loaded on so many machines fail for a reason of their own, and streams
+# are told rather than kept waiting while all others are tried.
+MAX_FAILED_STARTS = 3
+
 
 class Rung(Enum):
     """How a lost stage is replaced, cheapest first (DESIGN section 5.3)."""
@@ -48,6 +52,7 @@ class Facts:
     ranges: the stages' layers, in order. live: all live workers, whatever they do now. starting:
     workers under way. survive: machines that may be lost without fetching or loading weights.
     leaving: machines that want to go: they keep what they carry until a successor holds it.
+    failed: starts that came to nothing a moment ago; they are not tried again yet.
     """
 
     ranges: tuple[LayerRange, ...]
@@ -58,14 +63,15 @@ class Facts:
     survive: int
     slice_bytes: Mapping[LayerRange, int]
     leaving: frozenset[NodeId] = frozenset()
+    failed: frozenset[Start] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """placement: what should stand now, None while a stage has no owner. starts: workers to be
     started. uncovered: layers without a live owner. stranded: those of them that nobody is
-    loading and no machine can load. hand_overs: stages on machines that leave, with who takes
-    their sessions."""
+    loading and no machine can load, or that failed to load wherever it was tried. hand_overs:
+    stages on machines that leave, with who takes their sessions."""
 
     placement: Placement | None
     starts: tuple[Start, ...]
@@ -152,7 +158,7 @@ def _starts(
     have = {leaving.layers for leaving, _ in hand_overs} | {start.layers for start in facts.starting}
     for stage in stages:
         if stage.node in facts.leaving and stage.layers not in have:
-            rooms = [node for node in facts.nodes if node.free_bytes >= facts.slice_bytes[stage.layers]]
+            rooms = _rooms(facts, stage.layers)
             if rooms:
                 return (Start(max(rooms, key=lambda node: (node.free_bytes, node.node)).node, stage.layers),)
     return _restore_redundancy(facts, stages)
@@ -190,10 +196,12 @@ def _cover(facts: Facts, uncovered: tuple[LayerRange, ...]) -> Decision:
     for layers in uncovered:
         if layers in on_the_way:
             continue
-        node = max(free, key=lambda name: (free[name], name), default=None)
-        if node is None or free[node] < facts.slice_bytes[layers]:
+        rooms = [fact.node for fact in _rooms(facts, layers) if free[fact.node] >= facts.slice_bytes[layers]]
+        num_failed = sum(start.layers == layers for start in facts.failed)
+        if not rooms or num_failed >= MAX_FAILED_STARTS:
             stranded.append(layers)
             continue
+        node = max(rooms, key=lambda name: (free[name], name))
         free[node] -= facts.slice_bytes[layers]
         starts.append(Start(node, layers))
     return Decision(None, tuple(starts), uncovered, tuple(stranded))
@@ -209,12 +217,21 @@ def _restore_redundancy(facts: Facts, stages: tuple[WorkerInfo, ...]) -> tuple[S
         holders = _holders(facts, layers)
         if len(holders) > facts.survive:
             continue
-        need = facts.slice_bytes[layers]
-        rooms = [fact for fact in facts.nodes if fact.node not in holders and fact.free_bytes >= need]
+        rooms = [fact for fact in _rooms(facts, layers) if fact.node not in holders]
         if rooms:
             best = min(rooms, key=lambda fact: (fact.node in busy_nodes, -fact.free_bytes, fact.node))
             return (Start(best.node, layers),)
     return ()
+
+
+def _rooms(facts: Facts, layers: LayerRange) -> list[NodeFact]:
+    """Machines with memory for these layers, but for those where loading them has just failed."""
+    need = facts.slice_bytes[layers]
+    return [
+        fact
+        for fact in facts.nodes
+        if fact.free_bytes >= need and Start(fact.node, layers) not in facts.failed
+    ]
 
 
 def _holders(facts: Facts, layers: LayerRange) -> set[NodeId]:

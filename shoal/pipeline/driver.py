@@ -61,13 +61,14 @@ class StageFigures:
 
 @dataclass(frozen=True, slots=True)
 class DriverStatistics:
-    """What the driver holds at one moment."""
+    """What the driver holds at one moment. result_epoch: of the newest result."""
 
     sessions_active: int
     sessions_waiting: int
     cells_reserved: int
     cells_total: int
     steps_in_flight: int
+    result_epoch: int
     replay: ReplayEstimate
     stages: dict[WorkerId, StageFigures]
 
@@ -244,6 +245,7 @@ class Driver:
             cells_reserved=core.admission.cells_reserved,
             cells_total=core.admission.capacity.cells,
             steps_in_flight=core.num_steps_in_flight,
+            result_epoch=core.result_epoch,
             replay=core.replay_estimate(),
             stages={
                 worker: StageFigures(

@@ -162,6 +162,7 @@ class DriverCore:
         self._why_not_ready: str | None = "no placement yet"
         self._next_session = first_session
         self._newest_admitted = 0
+        self.result_epoch = 0  # of the newest result
         self._waiting: deque[Session] = deque()
         self._sessions: dict[int, Session] = {}
         self._steps = StepsInFlight(config, self.statistics)
@@ -519,6 +520,7 @@ class DriverCore:
         route = self._route
         if route is None or result.epoch != route.epoch or result.sender != route.stages[-1]:
             return
+        self.result_epoch = result.epoch
         self._steps.returned(result.step_id, now_s)
         if self._suspended_s is not None:
             self._actions.append(Resumed(result.epoch, now_s - self._suspended_s))
