@@ -95,17 +95,20 @@ class ClusterState:
         if start in self._starting:
             self._starting.remove(start)
         self._live[info.worker] = info
+        self.forgive(info.layers)
         self.limits[info.worker] = limits
         self.load_s[info.layers] = load_s
 
     def start_failed(self, start: Start) -> None:
-        """A worker could not be started; it is tried elsewhere, until `forgive`."""
+        """A worker could not be started; its layers are tried elsewhere, until `forgive`."""
         self._starting.remove(start)
         self._failed.add(start)
 
-    def forgive(self, start: Start) -> None:
-        """A start that failed may be tried again. Idempotent."""
-        self._failed.discard(start)
+    def forgive(self, layers: LayerRange) -> None:
+        """Layers may be tried again wherever they could not be loaded; not while they are being
+        loaded somewhere, so that all machines get their turn before one gets another."""
+        if not any(start.layers == layers for start in self._starting):
+            self._failed = {start for start in self._failed if start.layers != layers}
 
     def leave(self, node: NodeId) -> None:
         """A machine wants to go: it gets nothing new."""

@@ -204,7 +204,7 @@ class Keeper:
         self._recover()
 
     def _try_again(self, start: Start) -> None:
-        self.state.forgive(start)
+        self.state.forgive(start.layers)
         self._recover()
 
     def _recover(self) -> None:

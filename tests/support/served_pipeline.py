@@ -13,6 +13,7 @@ from shoal.core.sequence import FinishReason, GenerateRequest
 from shoal.core.specs import LayerRange
 from shoal.core.status import ClusterStatus
 from shoal.gateway.app import create_app
+from shoal.gateway.event_stream import KEEP_ALIVE_S
 from shoal.gateway.service import ChatMessages, ModelService
 from shoal.model.slicing import cut_embedding, cut_slice
 from shoal.pipeline.chat_template import ChatTemplate
@@ -94,6 +95,7 @@ def served_digests(
     cells: int = 16_000,
     max_sequences: int = 16,
     max_waiting: int = 64,
+    keep_alive_s: float = KEEP_ALIVE_S,
     vocabulary: Vocabulary = DIGESTS,
 ) -> Iterator[Served]:
     """A service over digest engines: text is numbers."""
@@ -104,7 +106,7 @@ def served_digests(
     config = DriverConfig(max_waiting=max_waiting)
     with local_pipeline(engines, vocabulary, n_ctx=n_ctx, config=config) as (driver, workers):
         service = ModelService(MODEL, 0, n_ctx, N_VOCAB, driver, digest_chat_tokens, digest_tokens)
-        with gateway_thread(create_app(service, ReadyView())) as port:
+        with gateway_thread(create_app(service, ReadyView(), keep_alive_s=keep_alive_s)) as port:
             yield Served(f"http://127.0.0.1:{port}", port, driver, workers)
 
 

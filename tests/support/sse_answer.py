@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,11 +50,14 @@ class StreamedAnswer:
 
 
 def stream_answer(
-    url: str, body: dict[str, object], on_text: Callable[[int], None] = lambda num_texts: None
+    url: str,
+    body: Mapping[str, object],
+    on_text: Callable[[int], None] = lambda num_texts: None,
+    on_comment: Callable[[int], None] = lambda num_comments: None,
 ) -> StreamedAnswer:
     """Ask for a streamed completion and read it to its end.
 
-    on_text: called after each piece of text with the number of pieces so far.
+    on_text, on_comment: called after each piece of text or comment with how many there were.
     """
     answer = StreamedAnswer()
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
@@ -66,4 +69,6 @@ def stream_answer(
             if answer.num_texts > num_texts:
                 num_texts = answer.num_texts
                 on_text(num_texts)
+            if line.startswith(":"):
+                on_comment(answer.num_comments)
     return answer
