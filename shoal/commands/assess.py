@@ -22,6 +22,7 @@ from shoal.commands.foresight import (
     PromptOption,
     QuantOption,
     StreamsOption,
+    UsedOption,
     check_machines,
     choose_link,
     console,
@@ -30,6 +31,7 @@ from shoal.commands.foresight import (
     print_json,
     remarks_block,
     section,
+    share_of,
 )
 from shoal.core.errors import ConfigError
 from shoal.core.units import Dimension, parse, seconds_text, traffic_text
@@ -70,6 +72,7 @@ def assess_command(
     against: Annotated[
         str, typer.Option("--against", metavar="KIND", help="The GPU of the rented server to compare with.")
     ] = "h100",
+    used: UsedOption = "100 %",
     usd_per_kwh: ElectricityOption = None,
     catalogue: CatalogueOption = [],  # noqa: B006 - typer copies it
     as_json: JsonOption = False,
@@ -87,7 +90,9 @@ def assess_command(
         raise ConfigError(
             "No model is named.", next_step="Write --model kimi-k3, or the path of a .gguf file."
         )
-    given = make_assumptions(known, context=context, prompt=prompt, streams=streams, usd_per_kwh=usd_per_kwh)
+    given = make_assumptions(
+        known, context=context, prompt=prompt, streams=streams, used=used, usd_per_kwh=usd_per_kwh
+    )
     demand = find_model(model, quant, known)
     found = assess(
         cluster,
@@ -95,7 +100,7 @@ def assess_command(
         choose_link(link, cluster, known),
         given,
         Asked(
-            token_s=_positive(latency, Dimension.SECONDS, "--latency"),
+            token_s=_time(latency, "--latency"),
             losses_per_day=losses_per_day,
             availability=_availability(availability),
         ),
@@ -110,16 +115,16 @@ def assess_command(
         screen.print(block)
 
 
-def _positive(text: str, dimension: Dimension, option: str) -> float:
-    value = parse(text, dimension, what=f"value of {option}")
-    if value == 0:
+def _time(text: str, option: str) -> float:
+    seconds = parse(text, Dimension.SECONDS, what=f"value of {option}")
+    if seconds == 0:
         raise ConfigError(f"{option} must be more than 0.")
-    return value
+    return seconds
 
 
 def _availability(text: str) -> float:
-    share = _positive(text, Dimension.SHARE, "--availability")
-    if share >= 1:
+    share = share_of(text, "--availability")
+    if share == 1:
         raise ConfigError(f"--availability {text} is not below 100 %.", next_step="Nothing is always there.")
     return share
 

@@ -18,6 +18,7 @@ from shoal.commands.foresight import (
     PromptOption,
     QuantOption,
     StreamsOption,
+    UsedOption,
     check_machines,
     choose_link,
     console,
@@ -63,6 +64,7 @@ def estimate(
     context: ContextOption = 4096,
     prompt: PromptOption = 1024,
     streams: StreamsOption = 8,
+    used: UsedOption = "100 %",
     usd_per_kwh: ElectricityOption = None,
     catalogue: CatalogueOption = [],  # noqa: B006 - typer copies it
     as_json: JsonOption = False,
@@ -84,7 +86,7 @@ def estimate(
         found = estimate_cluster(cluster, chosen, known)
     else:
         given = make_assumptions(
-            known, context=context, prompt=prompt, streams=streams, usd_per_kwh=usd_per_kwh
+            known, context=context, prompt=prompt, streams=streams, used=used, usd_per_kwh=usd_per_kwh
         )
         found = estimate_model(cluster, find_model(model, quant, known), chosen, given)
     if as_json:
@@ -259,14 +261,18 @@ def _throughput(many: Throughput) -> RenderableType:
         table,
         f"{many.full_streams:,} streams",
         f"{digits_text(many.full_tok_per_s)} tok/s",
-        f"{many.full_machines:,} machines, {many.full_pipelines:,} pipelines; "
+        f"{many.full_machines:,} machines, {_pipelines_text(many.full_pipelines)}; "
         "as many as memory and steps take",
     )
     return table
 
 
+def _pipelines_text(count: int) -> str:
+    return "one pipeline" if count == 1 else f"{count:,} pipelines"
+
+
 def _upkeep(upkeep: Upkeep) -> RenderableType:
-    table = section("Upkeep at full load, a million tokens")
+    table = section("Upkeep, a million tokens with every step full")
     fact(
         table,
         "Energy",

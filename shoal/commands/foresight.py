@@ -17,6 +17,7 @@ from rich.text import Text
 from shoal.catalogue.loader import Catalogue, load_catalogue
 from shoal.catalogue.machine import LinkKind
 from shoal.core.errors import ConfigError
+from shoal.core.units import Dimension, parse
 from shoal.planner.assumptions import Assumptions, default_assumptions
 from shoal.planner.cluster import Cluster, slowest_link
 
@@ -60,6 +61,12 @@ CatalogueOption = Annotated[
 ElectricityOption = Annotated[
     float | None, typer.Option("--usd-per-kwh", min=0.0, help="Price of electricity in US dollars a kWh.")
 ]
+UsedOption = Annotated[
+    str,
+    typer.Option(
+        "--used", metavar="SHARE", help="Share of the hours that machines are on, with work for them."
+    ),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object, in base units, for scripts.")
 ]
@@ -75,7 +82,7 @@ def choose_link(name: str | None, cluster: Cluster, catalogue: Catalogue) -> Lin
 
 
 def make_assumptions(
-    catalogue: Catalogue, *, context: int, prompt: int, streams: int, usd_per_kwh: float | None
+    catalogue: Catalogue, *, context: int, prompt: int, streams: int, used: str, usd_per_kwh: float | None
 ) -> Assumptions:
     given = default_assumptions(catalogue)
     return dataclasses.replace(
@@ -83,8 +90,17 @@ def make_assumptions(
         context_tokens=context,
         prompt_tokens=prompt,
         streams=streams,
+        used_share=share_of(used, "--used"),
         usd_per_kwh=given.usd_per_kwh if usd_per_kwh is None else usd_per_kwh,
     )
+
+
+def share_of(text: str, option: str) -> float:
+    """A share above 0 and up to 1, written like "30 %"."""
+    share = parse(text, Dimension.SHARE, what=f"value of {option}")
+    if not 0 < share <= 1:
+        raise ConfigError(f"{option} {text} must lie above 0 % and up to 100 %.")
+    return share
 
 
 def check_machines(machines: list[str]) -> list[str]:

@@ -47,7 +47,7 @@ MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
         "cost_per_million": Measure("<=", Dimension.USD, is_of_server=True),
         "power": Measure("<=", Dimension.WATTS),
         "losses": Measure("<=", Dimension.PER_DAY),
-        "up_share": Measure(">=", Dimension.SHARE),
+        "down_share": Measure("<=", Dimension.SHARE),
     }
 )
 

@@ -85,7 +85,7 @@ def _figures(case: Case) -> dict[str, Known]:
         "throughput": Known(case.few.tok_per_s(case.assumptions.streams), TIMES_FACTOR),
         "power": Known(case.few.power_w, 1.0),
         "losses": Known(losses * DAY_S, CHURN_FACTOR),
-        "up_share": Known(1 - recovery_arithmetic.down_share(losses, outage), 1.0),
+        "down_share": Known(recovery_arithmetic.down_share(losses, outage), CHURN_FACTOR),
     }
     own = upkeep(case.deployment, case.assumptions)
     ways = [own.rent_usd_per_million]

@@ -22,7 +22,8 @@ MAX_TRIES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """gpus: fewest that hold the model, in a row by layers over `link`. tok_per_s: saturated."""
+    """gpus: fewest that hold the model, in a row by layers over `link`. tok_per_s: saturated, times the
+    share of hours with work."""
 
     title: str
     gpus: int
@@ -52,7 +53,7 @@ def reference_server(
             gpus = max(gpus + 1, math.ceil(gpus * ONE_MORE))
             continue
         best = fastest_for(found, None)
-        rate = best.tok_per_s(best.saturating_streams)
+        rate = best.tok_per_s(best.saturating_streams) * assumptions.used_share
         hourly = kind.rent_usd_per_hour * gpus
         return Reference(
             title=kind.title,
