@@ -14,7 +14,7 @@ PYTHON ?= $(or $(shell for python in python3 python3.13 python3.12 python3.11; d
 	"$$python" -c '$(IS_FIT)' 2>/dev/null && echo $$python && break; done),python3)
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all check clean
+.PHONY: help serve test test-all prove-fault-tests check clean
 
 help:
 	@echo "make serve      fetch a small chat model, serve it on $(NODES) local nodes at http://127.0.0.1:$(PORT)"
@@ -32,6 +32,10 @@ test: .venv/dev.stamp
 
 test-all: .venv/dev.stamp
 	$(PYTEST)
+
+# Breaks each rule of recovery in turn, in a copy, and wants to see a fault test fail. Takes minutes.
+prove-fault-tests: .venv/dev.stamp
+	$(BIN)/python tests/fault/mutations.py
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

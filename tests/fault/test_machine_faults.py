@@ -23,7 +23,7 @@ from tests.support.digest_reference import NumberVocabulary, digest_answer
 N_VOCAB = 997
 NUM_LAYERS = 12
 VOCABULARY = NumberVocabulary(frozenset({7, 8, 9}))
-SEEDS = int(os.environ.get("SHOAL_FAULT_SEEDS", "500"))
+SEEDS = int(os.environ.get("SHOAL_FAULT_SEEDS", "2000"))
 
 
 def _engines(rng: random.Random) -> Callable[[LayerRange], DigestEngine]:

@@ -1,0 +1,222 @@
+"""Proof that the fault tests can fail: each rule of recovery is broken in turn, in a copy of the
+code, and a test must notice. Run it with `make prove-fault-tests`; it is no test itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = os.environ.get("SHOAL_MUTATION_SEEDS", "300")
+DEADLINE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """In `file`, `old` (found exactly once) becomes `new`: the rule named is broken."""
+
+    rule: str
+    file: str
+    old: str
+    new: str
+
+
+MUTATIONS = (
+    Mutation(
+        "what is held is not computed again",
+        "shoal/worker/batch.py",
+        "tokens = entry.tokens[residency.held - entry.start :]",
+        "tokens = entry.tokens",
+    ),
+    Mutation(
+        "other tokens at a held position are refused",
+        "shoal/worker/residency.py",
+        "return overlap <= 0 or tuple(self.tokens[start : start + overlap]) == tokens[:overlap]",
+        "return overlap <= 0",
+    ),
+    Mutation(
+        "what is missing is pulled",
+        "shoal/worker/protocol.py",
+        "                self._pulling.pull(residency, entry.start, now_s)\n            return None",
+        "                pass\n            return None",
+    ),
+    Mutation(
+        "pulls are sent again",
+        "shoal/worker/pulling.py",
+        "if pull is not None and pull.queued_parts == 0 and pull.deadline_s <= now_s:",
+        "if False:",
+    ),
+    Mutation(
+        "who has no journal pulls too",
+        "shoal/worker/protocol.py",
+        "if not answered and residency.opened is not None and not self._expects(residency):",
+        "if False:",
+    ),
+    Mutation(
+        "what was pulled is not sent on",
+        "shoal/worker/pulling.py",
+        "Task(step, [part], now_s, forward=False) for part in reversed(parts)",
+        "Task(step, [part], now_s, forward=True) for part in reversed(parts)",
+    ),
+    Mutation(
+        "a failed computation is not held",
+        "shoal/worker/protocol.py",
+        "                num_failures = residency.failed()\n                self._sessions.lose(residency)",
+        "                num_failures = residency.failed()",
+    ),
+    Mutation(
+        "older epochs' results are refused",
+        "shoal/pipeline/protocol.py",
+        "if route is None or result.epoch != route.epoch or result.sender != route.stages[-1]:",
+        "if route is None:",
+    ),
+    Mutation(
+        "who has left the placement is not heard",
+        "shoal/pipeline/protocol.py",
+        "            return  # somebody who has left the placement cannot speak for it",
+        "            stage = 0",
+    ),
+    Mutation(
+        "steps flow only when everybody has confirmed",
+        "shoal/pipeline/route.py",
+        "return not self._standbys and not self._stages",
+        "return True",
+    ),
+    Mutation(
+        "unfinished entries are sent again along the new route",
+        "shoal/pipeline/protocol.py",
+        "            for record in self._steps.restart(now_s):\n                self._send_again(self._route, record)",
+        "            self._steps.restart(now_s)",
+    ),
+    Mutation(
+        "a repeated result emits nothing",
+        "shoal/pipeline/protocol.py",
+        "            del session.in_flight[start]\n",
+        "",
+    ),
+    Mutation(
+        "steps past their deadline are sent again",
+        "shoal/pipeline/protocol.py",
+        "            self._steps.resent(record, now_s)\n            self._send_again(route, record)",
+        "            self._steps.resent(record, now_s)",
+    ),
+    Mutation(
+        "a link that loses a step twice counts as cut",
+        "shoal/pipeline/protocol.py",
+        "if self._steps.hop_lost(record, now_s):",
+        "if self._steps.hop_lost(record, now_s) and False:",
+    ),
+    Mutation(
+        "room is given away only when every stage has confirmed",
+        "shoal/pipeline/protocol.py",
+        "        if not closing.workers:\n            del self._closing[session]",
+        "        if True:\n            del self._closing[session]",
+    ),
+    Mutation(
+        "a close that is not confirmed is sent again",
+        "shoal/pipeline/protocol.py",
+        "            self._send_close(session, closing, now_s)\n        self._proceed(now_s)",
+        "            pass\n        self._proceed(now_s)",
+    ),
+    Mutation(
+        "a stage without an owner gets one that lives",
+        "shoal/control/recovery.py",
+        "        owners[layers] = min(candidates, key=cost)",
+        "        pass",
+    ),
+    Mutation(
+        "what nobody holds is loaded where there is room",
+        "shoal/control/recovery.py",
+        "        starts.append(Start(node, layers))\n    return Decision(None",
+        "    return Decision(None",
+    ),
+    Mutation(
+        "a new route is a new epoch",
+        "shoal/control/recovery.py",
+        "epoch = current.epoch if current.stages == stages else Epoch(current.epoch + 1)",
+        "epoch = current.epoch",
+    ),
+    Mutation(
+        "a lone stream is computed again in its own chunks",
+        "shoal/worker/pulling.py",
+        "        if waiter.exact:",
+        "        if False:",
+    ),
+    Mutation(
+        "sessions are handed over with their journal",
+        "shoal/worker/hand_over.py",
+        "            part = None if rows is None else rows[position : position + length]",
+        "            part = None if rows is None else rows[position : position + length] * 0",
+    ),
+    Mutation(
+        "a hot standby is fed",
+        "shoal/worker/protocol.py",
+        "            self._outbox.send(standby, fed, rows)",
+        "            pass",
+    ),
+)
+
+
+def main() -> int:
+    """Break each rule in turn; the exit status is the number of rules nobody missed."""
+    wanted = sys.argv[1:]
+    survived = []
+    for mutation in MUTATIONS:
+        if wanted and not any(word in mutation.rule for word in wanted):
+            continue
+        caught_by = _caught_by(mutation)
+        print(f"{mutation.rule}: {caught_by or 'NOT NOTICED'}", flush=True)
+        if caught_by is None:
+            survived.append(mutation.rule)
+    return len(survived)
+
+
+def _caught_by(mutation: Mutation) -> str | None:
+    for tree in _mutated_tree(mutation):
+        environment = {**os.environ, "PYTHONPATH": str(tree), "SHOAL_FAULT_SEEDS": SEEDS}
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/fault", "-p", "no:cacheprovider"]
+        try:
+            result = subprocess.run(
+                command,
+                cwd=tree,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"no end within {DEADLINE_S:.0f} s"
+        failures = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        if result.returncode == 1:
+            return failures[0].split(" - ")[0] if failures else "a failing test"
+        if result.returncode != 0:
+            raise RuntimeError(f"{mutation.rule}: pytest could not run\n{result.stdout}{result.stderr}")
+    return None
+
+
+def _mutated_tree(mutation: Mutation) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        shutil.copytree(ROOT / "shoal", tree / "shoal", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "tests", tree / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        path = tree / mutation.file
+        source = path.read_text()
+        if source.count(mutation.old) != 1:
+            raise RuntimeError(
+                f"{mutation.rule}: found {source.count(mutation.old)} times in {mutation.file}"
+            )
+        path.write_text(source.replace(mutation.old, mutation.new))
+        yield tree
+
+
+if __name__ == "__main__":
+    sys.exit(main())
