@@ -1,5 +1,6 @@
-"""Proof that the fault tests can fail: each rule of recovery is broken in turn, in a copy of the
-code, and a test must notice. Run it with `make prove-fault-tests`; it is no test itself.
+"""Proof that the tests of recovery can fail: each rule is broken in turn, in a copy of the code,
+and a fault test must notice, or else a unit test of the policy. Run it with
+`make prove-fault-tests`; it is no test itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = os.environ.get("SHOAL_MUTATION_SEEDS", "300")
 DEADLINE_S = 600.0
+SUITES = ("tests/fault", "tests/unit/worker tests/unit/pipeline tests/unit/control/test_recovery.py")
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ MUTATIONS = (
     Mutation(
         "unfinished entries are sent again along the new route",
         "shoal/pipeline/protocol.py",
-        "            for record in self._steps.restart(now_s):\n                self._send_again(self._route, record)",
-        "            self._steps.restart(now_s)",
+        "                self._send_again(self._route, record)",
+        "                pass",
     ),
     Mutation(
         "a repeated result emits nothing",
@@ -180,26 +182,35 @@ def main() -> int:
 
 def _caught_by(mutation: Mutation) -> str | None:
     for tree in _mutated_tree(mutation):
-        environment = {**os.environ, "PYTHONPATH": str(tree), "SHOAL_FAULT_SEEDS": SEEDS}
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/fault", "-p", "no:cacheprovider"]
-        try:
-            result = subprocess.run(
-                command,
-                cwd=tree,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"no end within {DEADLINE_S:.0f} s"
-        failures = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        if result.returncode == 1:
-            return failures[0].split(" - ")[0] if failures else "a failing test"
-        if result.returncode != 0:
-            raise RuntimeError(f"{mutation.rule}: pytest could not run\n{result.stdout}{result.stderr}")
+        for suite in SUITES:
+            failure = _first_failure(tree, suite)
+            if failure is not None:
+                return failure
     return None
+
+
+def _first_failure(tree: Path, suite: str) -> str | None:
+    environment = {**os.environ, "PYTHONPATH": str(tree), "SHOAL_FAULT_SEEDS": SEEDS}
+    paths = [path for path in suite.split() if (tree / path).exists()]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", *paths, "-p", "no:cacheprovider"]
+    try:
+        result = subprocess.run(
+            command,
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {DEADLINE_S:.0f} s"
+    if result.returncode == 0:
+        return None
+    failures = [line for line in result.stdout.splitlines() if line.startswith("FAILED ")]
+    if result.returncode != 1 or not failures:
+        raise RuntimeError(f"{suite}: pytest could not run\n{result.stdout}{result.stderr}")
+    return failures[0].removeprefix("FAILED ").split(" - ")[0]
 
 
 def _mutated_tree(mutation: Mutation) -> Iterator[Path]:
