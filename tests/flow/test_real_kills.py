@@ -156,7 +156,7 @@ def test_a_frozen_worker_is_replaced_and_delivers_nothing_when_it_thaws(
 
     assert answer == unbroken
     assert "no answer to pings" in whole.losses()[-1]["cause"]
-    assert pid not in whole.served.worker_pids()
+    assert pid not in [worker["pid"] for worker in whole.status()["workers"]]
 
 
 def test_a_pause_shorter_than_the_patience_is_no_death(whole: KillCluster, unbroken: StreamedAnswer) -> None:
