@@ -51,6 +51,13 @@ def serve(
             help="Equal requests get equal answers, whatever else is running. Prompts take longer.",
         ),
     ] = False,
+    no_repack: Annotated[
+        bool,
+        typer.Option(
+            "--no-repack",
+            help="Keep weights as in the file: on some CPUs prompts are faster, answers slower.",
+        ),
+    ] = False,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Listen beyond this machine, without API keys.")
     ] = False,
@@ -85,6 +92,7 @@ def serve(
         n_ctx=ctx,
         engine=engine,
         invariant=invariant,
+        repack=not no_repack,
     )
     notes = Console(stderr=True, highlight=False)
     if not is_loopback(host):

@@ -28,6 +28,7 @@ def cut_engines(
         cells=plan.cells,
         max_sequences=plan.max_sequences,
         invariant=plan.invariant,
+        repack=plan.repack,
         threads=plan.threads,
         n_vocab=plan.spec.n_vocab,
     )

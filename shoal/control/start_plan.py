@@ -54,7 +54,7 @@ class ServeConfig:
     physical cores. n_ctx: tokens a sequence may have; None is 4096, or what the model was trained
     for if that is less. num_spares: local nodes more, that carry no stage. survive: machines that
     may be lost without loading weights, where memory allows. home: where models and slices are
-    kept. state_root: where Ray lives. invariant: the mode (docs/MODES.md).
+    kept. state_root: where Ray lives. invariant: the mode (docs/MODES.md). repack: as in EngineConfig.
     """
 
     model: str
@@ -66,6 +66,7 @@ class ServeConfig:
     n_ctx: int | None = None
     engine: EngineKind = "llama"
     invariant: bool = False
+    repack: bool = True
     num_spares: int = 0
     survive: int = 1
 
@@ -84,6 +85,7 @@ class StartPlan:
     cells: int
     max_sequences: int
     invariant: bool
+    repack: bool
     survive: int
 
     @property
@@ -126,6 +128,7 @@ def make_start_plan(config: ServeConfig, report: Report) -> StartPlan:
         cells=cells,
         max_sequences=max_sequences,
         invariant=config.invariant,
+        repack=config.repack,
         survive=config.survive,
     )
 

@@ -19,7 +19,9 @@ class EngineConfig:
     n_ctx: tokens one sequence may have. cells: cache tokens over all sequences, at least n_ctx.
     max_batch_tokens: longest prefill chunk; 128 keeps the stages of a short pipeline busy
     without costing much matrix-multiply efficiency on CPUs. threads: of the compute pool.
-    gpu_layers: layers offloaded where the build has a GPU backend; -1 is all. invariant: what is
+    gpu_layers: layers offloaded where the build has a GPU backend; -1 is all. repack: weights are kept in
+    the CPU's own layout, where llama.cpp has one: a token of an answer is faster to compute, on some
+    CPUs a prompt slower (docs/PERFORMANCE.md). invariant: what is
     computed does not depend on what else is (docs/MODES.md); the CPU then computes everything, and
     each sequence has n_ctx cells of its own, whatever `cells` says.
     """
@@ -34,6 +36,7 @@ class EngineConfig:
     threads: int = 1
     gpu_layers: int = -1
     n_vocab: int = 0
+    repack: bool = True
     invariant: bool = False
 
 
@@ -72,7 +75,9 @@ class DriverConfig:
 
     max_waiting: requests queued before new ones are refused. chunk_tokens: longest prefill
     chunk, at most the workers' max_batch_tokens. steps_in_flight: None means stages + 1, so
-    that a stage finds its next step waiting when it ends one. resend_after_s: an entry without a
+    that a stage finds its next step waiting when it ends one. least_chunk_tokens: shorter prompts are
+    not cut further to keep more stages busy, as matrix products over fewer rows cost more than that
+    saves. resend_after_s: an entry without a
     result for this long (or for 4x what its stages have been taking, if that is more) is sent
     again. max_resends: then its request ends with an error. invariant: steps are made of
     consecutive slots, as invariant engines need them. hop_deadline_s: what one stage sent on and
@@ -82,6 +87,7 @@ class DriverConfig:
 
     max_waiting: int = 64
     chunk_tokens: int = 128
+    least_chunk_tokens: int = 64
     steps_in_flight: int | None = None
     resend_after_s: float = 10.0
     max_resends: int = 5

@@ -50,7 +50,7 @@ def slice_model_params(config: EngineConfig) -> ctypes.Structure:
         params,
         n_gpu_layers=gpu_layers if gpu_layers >= 0 else _ALL_LAYERS,
         load_mode=llama_cpp.LLAMA_LOAD_MODE_NONE,
-        use_extra_bufts=not config.invariant,
+        use_extra_bufts=config.repack and not config.invariant,
     )
     return params
 

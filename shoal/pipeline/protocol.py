@@ -210,6 +210,7 @@ class DriverCore:
         scheduler = Scheduler(
             num_stages=len(placement.stages),
             chunk_tokens=min(self._config.chunk_tokens, capacity.batch_tokens),
+            least_chunk_tokens=self._config.least_chunk_tokens,
             max_batch_tokens=capacity.batch_tokens,
             max_steps=self._config.steps_in_flight,
             consecutive_slots=self._config.invariant,

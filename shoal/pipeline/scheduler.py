@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from shoal.core.sequence import SessionId
 from shoal.pipeline.session import Phase, Session
 
+_CHUNKS_A_STAGE = 2
+_ROUNDED_TO = 8  # rows that the kernels for matrix products take at a time
+
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
@@ -38,9 +41,10 @@ class StepChoice:
 class Scheduler:
     """Chooses steps for a pipeline of `num_stages`.
 
-    chunk_tokens: longest prefill chunk. max_steps: steps of a kind in flight at most; by default
-    one a stage, and one more chunk while nobody decodes, so that the first stage never waits for
-    the driver. max_batch_tokens: tokens of one decode step. consecutive_slots: invariant mode.
+    chunk_tokens: longest prefill chunk. least_chunk_tokens: see `_chunk_length`. max_steps: steps
+    of a kind in flight at most; by default one a stage, and one more chunk while nobody decodes, so
+    that the first stage never waits for the driver. max_batch_tokens: tokens of one decode step.
+    consecutive_slots: invariant mode.
     """
 
     def __init__(
@@ -48,12 +52,14 @@ class Scheduler:
         *,
         num_stages: int,
         chunk_tokens: int,
+        least_chunk_tokens: int = 1,
         max_batch_tokens: int,
         max_steps: int | None = None,
         consecutive_slots: bool = False,
     ) -> None:
         self._num_stages = num_stages
         self._chunk_tokens = chunk_tokens
+        self._least_chunk_tokens = min(least_chunk_tokens, chunk_tokens)
         self._max_batch_tokens = max_batch_tokens
         self._max_steps = max_steps
         self._consecutive_slots = consecutive_slots
@@ -100,4 +106,14 @@ class Scheduler:
         # In turn, so that a short prompt does not wait for the whole of a long one.
         chosen = next((s for s in waiting if s.session > self._last_prefilled), waiting[0])
         self._last_prefilled = chosen.session
-        return StepChoice((chosen.session,), self._chunk_tokens)
+        return StepChoice((chosen.session,), self._chunk_length(chosen.prompt_length))
+
+    def _chunk_length(self, num_tokens: int) -> int:
+        """Even chunks, since a short last one would leave stages idle; of a short prompt, enough of them to
+        keep all stages busy for most of its time (two a stage), down to `least_chunk_tokens`."""
+        num_chunks = -(-num_tokens // self._chunk_tokens)
+        if self._num_stages > 1:
+            wanted = min(_CHUNKS_A_STAGE * self._num_stages, num_tokens // self._least_chunk_tokens)
+            num_chunks = max(num_chunks, wanted)
+        even = -(-num_tokens // num_chunks)
+        return min(self._chunk_tokens, -(-even // _ROUNDED_TO) * _ROUNDED_TO)

@@ -18,7 +18,7 @@ import zmq
 from numpy.typing import NDArray
 
 from shoal.core.placement import Endpoint, WorkerId
-from shoal.wire.curve import SecureContext, bind_free_port, zmq_address
+from shoal.wire.curve import SecureContext, bind_free_port, poll_ms, zmq_address
 from shoal.wire.messages import Message, decode, encode
 
 MAX_FRAME_BYTES = 256 * 2**20  # a chunk of 2,048 rows at a width of 16,384 is 128 MiB
@@ -104,7 +104,7 @@ class Channel:
     def receive(self, timeout_s: float) -> list[Arrival]:
         """Wait for messages, for `wake`, or for the time to pass; returns what has come, perhaps
         nothing. What cannot be decoded is dropped and counted."""
-        ready = dict(self._poller.poll(max(0, int(timeout_s * 1000))))
+        ready = dict(self._poller.poll(poll_ms(timeout_s)))
         if self._wake_fd in ready:
             os.eventfd_read(self._wake_fd)
         arrivals: list[Arrival] = []

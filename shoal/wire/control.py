@@ -16,7 +16,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from shoal.core.placement import WorkerId, WorkerInfo
-from shoal.wire.curve import SecureContext, bind_free_port, zmq_address
+from shoal.wire.curve import SecureContext, bind_free_port, poll_ms, zmq_address
 from shoal.wire.messages import Ping, Pong, decode_control, encode
 
 MAX_CONTROL_FRAME_BYTES = 4096
@@ -105,7 +105,7 @@ class Pinger:
         """Wait for pongs, closed connections or readable `fds`, at most `timeout_s`."""
         for fd in fds:
             self._poller.register(fd, zmq.POLLIN)
-        ready = dict(self._poller.poll(max(0, int(timeout_s * 1000))))
+        ready = dict(self._poller.poll(poll_ms(timeout_s)))
         for fd in fds:
             self._poller.unregister(fd)
         now_s = time.monotonic()

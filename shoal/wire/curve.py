@@ -7,6 +7,7 @@ each connecting key against the list of the cluster's processes.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 
 import zmq
@@ -85,6 +86,12 @@ class SecureContext:
 def zmq_address(address: str, port: int) -> str:
     """`tcp://` form of an address; IPv6 in brackets."""
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+
+
+def poll_ms(timeout_s: float) -> int:
+    """A timeout for ZeroMQ's poll, which counts whole milliseconds: rounded up, since below one
+    the loops that wait for a moment would ask again and again until it is there."""
+    return max(0, math.ceil(timeout_s * 1000))
 
 
 def bind_free_port(socket: zmq.Socket[bytes], address: str) -> int:

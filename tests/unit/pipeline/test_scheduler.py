@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +71,49 @@ def test_prompts_take_turns_so_that_a_short_one_need_not_wait_for_a_long_one() -
     scheduler, sessions = _scheduler(), _prompts(1, 2, 3)
     turns = [scheduler.choose(sessions, NOTHING) for _ in range(4)]
     assert turns == [StepChoice((SessionId(n),), 32) for n in (1, 2, 3, 1)]
+
+
+def _chunks(num_tokens: int, num_stages: int) -> list[int]:
+    scheduler = Scheduler(
+        num_stages=num_stages, chunk_tokens=128, least_chunk_tokens=64, max_batch_tokens=128
+    )
+    (session,) = _prompts(1)
+    session.request = replace(session.request, prompt_tokens=tuple(range(num_tokens)))
+    session.tokens = list(session.request.prompt_tokens)
+    lengths = []
+    while session.phase is Phase.PREFILL:
+        choice = scheduler.choose([session], NOTHING)
+        assert choice is not None
+        lengths.append(len(session.next_entry(choice.max_tokens).tokens))
+    return lengths
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_stages", "lengths"),
+    [
+        (1024, 2, [128] * 8),
+        (130, 2, [72, 58]),
+        (256, 2, [64] * 4),
+        (128, 2, [64, 64]),
+        (127, 2, [127]),
+        (384, 3, [64] * 6),
+        (256, 1, [128, 128]),
+        (130, 1, [72, 58]),
+        (1, 2, [1]),
+    ],
+)
+def test_a_prompt_is_cut_evenly_and_a_short_one_into_enough_chunks_for_all_stages(
+    num_tokens: int, num_stages: int, lengths: list[int]
+) -> None:
+    assert _chunks(num_tokens, num_stages) == lengths
+
+
+@given(st.integers(1, 3000), st.integers(1, 9))
+def test_chunks_cover_the_prompt_and_none_is_too_long(num_tokens: int, num_stages: int) -> None:
+    lengths = _chunks(num_tokens, num_stages)
+    assert sum(lengths) == num_tokens
+    assert max(lengths) <= 128
+    assert all(length >= 64 for length in lengths[:-1])
 
 
 def test_a_prompt_step_holds_one_prompt_and_a_decode_step_none() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shoal.wire.curve import AllowList, SecureContext
+from shoal.wire.curve import AllowList, SecureContext, poll_ms
 
 
 def test_only_listed_keys_are_allowed_and_the_list_is_replaced_as_a_whole(
@@ -36,3 +36,7 @@ def test_a_context_ends_when_its_sockets_are_closed() -> None:
     context = SecureContext()
     context.close()
     assert context.context.closed
+
+
+def test_a_wait_is_never_rounded_down_to_none() -> None:
+    assert [poll_ms(seconds) for seconds in (-1.0, 0.0, 0.0004, 0.0991, 2.0)] == [0, 0, 1, 100, 2000]
