@@ -38,8 +38,8 @@ from shoal.core.errors import ShoalError
 from shoal.core.placement import NodeId, WorkerId
 from shoal.core.request_times import RequestTimes, RequestTotals
 from shoal.core.status import ClusterStatus
+from shoal.pipeline.actions import PipelineEvent
 from shoal.pipeline.driver import Driver
-from shoal.pipeline.protocol import PipelineEvent
 from shoal.pipeline.tokenizer import Tokenizer
 
 LOOK_AGAIN_S = 0.1

@@ -19,8 +19,8 @@ from shoal.control.recovery import Decision, Rung, Start, decide, predict_stall_
 from shoal.core.errors import ConfigError, NodeLost, ShoalError
 from shoal.core.placement import NodeId, Placement, WorkerId, WorkerInfo
 from shoal.engine.interface import EngineLimits
+from shoal.pipeline.actions import HandedOver, LinkCut, PipelineEvent, Resumed, StageSilent
 from shoal.pipeline.driver import Driver
-from shoal.pipeline.protocol import HandedOver, LinkCut, PipelineEvent, Resumed, StageSilent
 
 STOP_DEADLINE_S = 3.0
 START_AGAIN_S = 5.0  # after a start that failed, before the same one

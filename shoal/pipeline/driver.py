@@ -23,17 +23,9 @@ from shoal.core.placement import Endpoint, Placement, WorkerId
 from shoal.core.request_times import RequestTimes, RequestTotals
 from shoal.core.sequence import ChoiceEvent, Finished, GenerateEvent, GenerateRequest, SessionId
 from shoal.engine.interface import EngineLimits
+from shoal.pipeline.actions import Deliver, HandedOver, LinkCut, PipelineEvent, Resumed, SendTo, StageSilent
 from shoal.pipeline.admission import Capacity
-from shoal.pipeline.protocol import (
-    Deliver,
-    DriverCore,
-    HandedOver,
-    LinkCut,
-    PipelineEvent,
-    Resumed,
-    SendTo,
-    StageSilent,
-)
+from shoal.pipeline.protocol import DriverCore
 from shoal.pipeline.stage_statistics import ReplayEstimate
 from shoal.pipeline.vocabulary import Vocabulary
 from shoal.wire.channel import Channel

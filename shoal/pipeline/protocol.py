@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from shoal.core.chunks import even_chunks
 from shoal.core.config import DriverConfig
@@ -23,8 +22,11 @@ from shoal.core.errors import (
     StageTimeout,
 )
 from shoal.core.placement import DRIVER, Endpoint, Placement, WorkerId
-from shoal.core.sequence import Finished, FinishReason, GenerateEvent, GenerateRequest, Logprobs, SessionId
+from shoal.core.sequence import Finished, FinishReason, GenerateRequest, Logprobs, SessionId
+from shoal.pipeline.actions import Action, Deliver, LinkCut, Resumed, SendTo, StageSilent
 from shoal.pipeline.admission import Admission, Capacity
+from shoal.pipeline.closings import Closings
+from shoal.pipeline.hand_overs import HandOvers
 from shoal.pipeline.route import Route, RouteChange
 from shoal.pipeline.scheduler import Scheduler, StepChoice
 from shoal.pipeline.session import Phase, Session
@@ -56,80 +58,6 @@ from shoal.wire.messages import (
 
 REFILL_WINDOW_TOKENS = 8192  # token ids only: 32 KiB
 RETRY_AFTER_S = 2.0
-HAND_OVER_DEADLINE_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class SendTo:
-    """Put a message to a worker on the wire."""
-
-    to: WorkerId
-    message: ToWorker
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Hand the next event, or the error that ends it, to whoever reads a session."""
-
-    session: SessionId
-    event: GenerateEvent | ShoalError
-
-
-@dataclass(slots=True)
-class Leaving:
-    """A worker that hands its sessions over. expected: those it named, None before it did."""
-
-    successor: WorkerId
-    give_up_s: float
-    is_told: bool = False
-    expected: frozenset[int] | None = None
-    taken: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Closing:
-    """A session that has ended but may still take room on `workers`."""
-
-    workers: set[str]
-    resend_s: float
-    num_sent: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LinkCut:
-    """What `sender` sent on never reached `receiver`, though it was sent twice."""
-
-    sender: WorkerId
-    receiver: WorkerId
-
-
-@dataclass(frozen=True, slots=True)
-class StageSilent:
-    """`worker` has had a step for far longer than its steps take. It may be slow or stuck."""
-
-    worker: WorkerId
-    step_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The first result after a change of the route. stall_s: since the route was suspended."""
-
-    epoch: int
-    stall_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOver:
-    """`successor` holds all sessions of `leaving`, or has waited long enough for them."""
-
-    leaving: WorkerId
-    successor: WorkerId
-    is_complete: bool
-
-
-PipelineEvent = LinkCut | StageSilent | Resumed | HandedOver
-Action = SendTo | Deliver | PipelineEvent
 
 
 class DriverCore:
@@ -166,8 +94,8 @@ class DriverCore:
         self._waiting: deque[Session] = deque()
         self._sessions: dict[int, Session] = {}
         self._steps = StepsInFlight(config, self.statistics)
-        self._closing: dict[int, Closing] = {}
-        self._leaving: dict[WorkerId, Leaving] = {}
+        self._closings = Closings(config.resend_after_s, config.max_resends)
+        self._hand_overs = HandOvers()
         self._actions: list[Action] = []
 
     # ------------------------------------------------------------ what the shell calls
@@ -242,37 +170,17 @@ class DriverCore:
     def hand_over(self, leaving: WorkerId, successor: WorkerId, now_s: float) -> None:
         """Have a worker send its sessions to its successor, which is fed as a hot standby already.
         `HandedOver` tells when the route may change."""
-        self._leaving[leaving] = Leaving(successor, now_s + HAND_OVER_DEADLINE_S)
+        self._hand_overs.begin(leaving, successor, now_s)
         self._tell_leaving()
 
     def _tell_leaving(self) -> None:
         """Only when everybody knows the successor: before, it would refuse what is sent to it."""
-        if self._change is not None or self._placement is None:
-            return
-        for worker, leaving in self._leaving.items():
-            if not leaving.is_told:
-                leaving.is_told = True
-                self._send(worker, HandOverTo(self._placement.epoch, leaving.successor))
+        if self._change is None and self._placement is not None:
+            for worker, successor in self._hand_overs.take_untold():
+                self._send(worker, HandOverTo(self._placement.epoch, successor))
 
-    def _take_hand_over(self, message: HandingOver | StateTaken) -> None:
-        if isinstance(message, HandingOver):
-            leaving = self._leaving.get(WorkerId(message.sender))
-            if leaving is not None:
-                leaving.expected = frozenset(message.sessions)
-            return
-        for leaving in self._leaving.values():
-            if leaving.successor == message.sender:
-                leaving.taken.add(message.session)
-
-    def _check_leaving(self, now_s: float) -> None:
-        for worker, leaving in list(self._leaving.items()):
-            is_complete = leaving.expected is not None and all(
-                session in leaving.taken or session not in self._sessions for session in leaving.expected
-            )
-            gone = worker not in self._present or leaving.successor not in self._present
-            if is_complete or gone or leaving.give_up_s <= now_s:
-                del self._leaving[worker]
-                self._actions.append(HandedOver(worker, leaving.successor, is_complete))
+    def _check_hand_overs(self, now_s: float) -> None:
+        self._actions += self._hand_overs.finished(self._sessions, self._present, now_s)
 
     def _suspend(self, now_s: float) -> None:
         if self._route is not None and self._suspended_s is None and self._sessions:
@@ -352,8 +260,8 @@ class DriverCore:
             case PeersTaken():
                 self._confirmed(message, now_s)
             case HandingOver() | StateTaken():
-                self._take_hand_over(message)
-                self._check_leaving(now_s)
+                self._hand_overs.take(message)
+                self._check_hand_overs(now_s)
 
     def tick(self, now_s: float) -> None:
         """Send again what is past its deadline, or give it up."""
@@ -361,15 +269,8 @@ class DriverCore:
             self._tell(self._change, now_s)
         if self._route is not None:
             self._chase_steps(self._route, now_s)
-        self._check_leaving(now_s)
-        for session, closing in self._closing.items():
-            if closing.resend_s > now_s:
-                continue
-            if closing.num_sent > self._config.max_resends:
-                # It takes nothing from us, whatever its pings say: its room would never come back.
-                self._actions += [LinkCut(DRIVER, WorkerId(worker)) for worker in sorted(closing.workers)]
-                closing.num_sent = 0
-            self._send_close(session, closing, now_s)
+        self._check_hand_overs(now_s)
+        self._tell_closes(now_s)
         self._proceed(now_s)
 
     def heartbeat(self) -> None:
@@ -430,9 +331,8 @@ class DriverCore:
 
     def _forget_the_gone(self) -> None:
         """A worker that has left frees nothing any more, and need not confirm it."""
-        for session, closing in list(self._closing.items()):
-            closing.workers.intersection_update(self._present)
-            self._release_if_closed(session, closing)
+        for session in self._closings.keep_only(self._present):
+            self.admission.release(session)
 
     def _open_message(self, session: Session) -> Open:
         return session.open_message(exact_replay=not self._config.invariant)
@@ -572,27 +472,21 @@ class DriverCore:
         if not self._present or not ended.opened:
             self.admission.release(session)
             return
-        self._closing[session] = Closing(set(self._present), now_s)
-        self._send_close(session, self._closing[session], now_s)
+        self._closings.begin(session, self._present, now_s)
+        self._tell_closes(now_s)
 
-    def _send_close(self, session: int, closing: Closing, now_s: float) -> None:
-        closing.resend_s = now_s + self._config.resend_after_s
-        closing.num_sent += 1
-        for worker in sorted(closing.workers):
-            self._send(WorkerId(worker), Close((session,)))
+    def _tell_closes(self, now_s: float) -> None:
+        for told in self._closings.due(now_s):
+            for worker in told.workers:
+                self._send(worker, Close((told.session,)))
+                if told.is_last_time:
+                    # It takes nothing from us, whatever its pings say: its room would never come back.
+                    self._actions.append(LinkCut(DRIVER, worker))
 
     def _closed(self, closed: Closed) -> None:
         for session in closed.sessions:
-            closing = self._closing.get(session)
-            if closing is None:
-                continue
-            closing.workers.discard(closed.sender)
-            self._release_if_closed(session, closing)
-
-    def _release_if_closed(self, session: int, closing: Closing) -> None:
-        if not closing.workers:
-            del self._closing[session]
-            self.admission.release(session)
+            if self._closings.confirm(session, WorkerId(closed.sender)):
+                self.admission.release(session)
 
     def _answer_pull(self, pull: Pull) -> None:
         session = self._sessions.get(pull.session)

@@ -18,8 +18,9 @@ from shoal.core.placement import DRIVER, Endpoint, NodeId, Placement, WorkerId, 
 from shoal.core.sequence import Finished, GenerateEvent, GenerateRequest, SessionId, TextDelta, TokenLogprobs
 from shoal.core.specs import LayerRange
 from shoal.engine.interface import Rows
+from shoal.pipeline.actions import Deliver, HandedOver, LinkCut, Resumed, SendTo, StageSilent
 from shoal.pipeline.admission import Capacity
-from shoal.pipeline.protocol import Deliver, DriverCore, HandedOver, LinkCut, Resumed, SendTo, StageSilent
+from shoal.pipeline.protocol import DriverCore
 from shoal.pipeline.vocabulary import Vocabulary
 from shoal.simulator.virtual_network import Process, VirtualNetwork
 from shoal.simulator.virtual_worker import TICK_S, VirtualWorker

@@ -117,15 +117,15 @@ MUTATIONS = (
     ),
     Mutation(
         "room is given away only when every stage has confirmed",
-        "shoal/pipeline/protocol.py",
-        "        if not closing.workers:\n            del self._closing[session]",
-        "        if True:\n            del self._closing[session]",
+        "shoal/pipeline/closings.py",
+        "        if closing.workers:\n            return False",
+        "",
     ),
     Mutation(
         "a close that is not confirmed is sent again",
-        "shoal/pipeline/protocol.py",
-        "            self._send_close(session, closing, now_s)\n        self._proceed(now_s)",
-        "            pass\n        self._proceed(now_s)",
+        "shoal/pipeline/closings.py",
+        "closing.tell_again_s = now_s + self._tell_again_s",
+        "closing.tell_again_s = float('inf')",
     ),
     Mutation(
         "a stage without an owner gets one that lives",

@@ -10,8 +10,9 @@ from shoal.core.errors import ShoalError
 from shoal.core.placement import DRIVER, Endpoint, Epoch, NodeId, Placement, Standby, WorkerId, WorkerInfo
 from shoal.core.sequence import Finished, GenerateRequest, SamplingParams, SessionId, TextDelta
 from shoal.core.specs import LayerRange
+from shoal.pipeline.actions import Deliver, PipelineEvent, SendTo
 from shoal.pipeline.admission import Capacity
-from shoal.pipeline.protocol import Deliver, DriverCore, PipelineEvent, SendTo
+from shoal.pipeline.protocol import DriverCore
 from shoal.wire.messages import Close, Closed, Output, Peers, PeersTaken, Result, Step, ToDriver
 from tests.support.digest_reference import NumberVocabulary
 
