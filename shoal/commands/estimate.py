@@ -49,11 +49,11 @@ from shoal.planner.estimate import (
     OneStream,
     Throughput,
     Totals,
-    Upkeep,
     estimate_cluster,
     estimate_model,
 )
 from shoal.planner.model_source import find_model
+from shoal.planner.upkeep import Upkeep
 
 
 def estimate(

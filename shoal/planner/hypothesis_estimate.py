@@ -11,11 +11,11 @@ from shoal.planner import recovery_arithmetic
 from shoal.planner.assumptions import Assumptions
 from shoal.planner.case import Asked, Case, make_case
 from shoal.planner.cluster import Cluster, parse_cluster, slowest_link
-from shoal.planner.estimate import upkeep
 from shoal.planner.hypothesis import Figures, Hypothesis, Known
 from shoal.planner.model_demand import ModelDemand
 from shoal.planner.model_source import find_model
 from shoal.planner.reference_server import reference_server
+from shoal.planner.upkeep import upkeep
 
 # Rooflines on published figures: tools of this kind report 10 to 40 % against measurements
 # below saturation, and our catalogue's deratings are coarser than theirs.

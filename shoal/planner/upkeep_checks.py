@@ -5,8 +5,8 @@ from __future__ import annotations
 from shoal.core.units import DAY_S, digits_text, seconds_text, usd_text
 from shoal.planner import recovery_arithmetic
 from shoal.planner.case import Case
-from shoal.planner.estimate import Upkeep, upkeep
 from shoal.planner.finding import Figure, Finding, verdict_of
+from shoal.planner.upkeep import Upkeep, upkeep
 
 NINES = 0.999
 

@@ -133,7 +133,13 @@ def test_an_outage_is_notice_refill_and_replay() -> None:
     up, warm = value(recovery, "up_share"), value(recovery, "warm_up_share")
     assert up is not None
     assert warm is not None
-    assert 0.99 < up < warm < 1
+    # Noticed after 2 s, fetched in 0.5 s, ten tokens computed again in three chunks.
+    replay = value(recovery, "replay_s")
+    assert replay is not None
+    outage = 2.0 + 0.5 + replay
+    assert up == pytest.approx(1 / (1 + 2e-6 * outage))
+    assert warm == pytest.approx(1 / (1 + 2e-6 * (outage - 0.5)))
+    assert recovery.margin == pytest.approx(0.01 / (1 - up))
 
 
 def test_cost_is_compared_with_the_server_or_left_unknown() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from shoal.catalogue.loader import Catalogue, load_catalogue
@@ -60,6 +62,13 @@ def test_a_count_that_needs_no_rounding_has_no_slips(catalogue: Catalogue) -> No
     for count in classic_pair(catalogue.machine("h100"), catalogue):
         assert count.nodes == 1
         assert count.slips == ()
+
+
+def test_a_machine_that_divides_the_bytes_evenly_leaves_nothing_to_round(catalogue: Catalogue) -> None:
+    half = dataclasses.replace(catalogue.machine("h100"), memory_bytes=7_000_000_000)
+    small = classic_pair(half, catalogue)[0]
+    assert (small.nodes, small.exact_nodes) == (2, 2.0)
+    assert 2 not in [nodes for nodes, _ in small.slips]
 
 
 def test_one_stream_over_the_chain_takes_0_55_and_1_37_seconds(catalogue: Catalogue) -> None:

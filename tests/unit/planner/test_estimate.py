@@ -10,11 +10,12 @@ from shoal.catalogue.loader import Catalogue, load_catalogue
 from shoal.planner import cost_model
 from shoal.planner.assumptions import default_assumptions
 from shoal.planner.cluster import parse_cluster
-from shoal.planner.deployment import DoesNotFit, candidate_deployments, fastest_for
+from shoal.planner.deployment import Deployment, DoesNotFit, candidate_deployments, fastest_for
 from shoal.planner.estimate import Estimate, estimate_cluster, estimate_model
+from shoal.planner.layout import Layouts
 from shoal.planner.model_source import find_model
 from shoal.planner.reference_server import reference_server
-from tests.unit.planner.toys import ASSUMED, LAYER, WIRE, cluster, machine, model
+from tests.unit.planner.toys import ASSUMED, CACHED_LAYER, LAYER, WIRE, cluster, machine, model
 
 TEN = model(*[LAYER] * 10)
 
@@ -54,6 +55,27 @@ def test_upkeep_is_power_and_price_over_tokens() -> None:
     assert found.upkeep.electricity_usd_per_million == pytest.approx(1e6 * 0.1 * 0.1 / rate / 3600)
     assert found.upkeep.hardware_usd_per_million == pytest.approx(1e6 * 0.36 / rate / 3600)
     assert found.upkeep.rent_usd_per_million is None
+
+
+def test_idle_hours_cost_as_much_and_yield_nothing(catalogue: Catalogue) -> None:
+    full = estimate_model(cluster((machine(), 1)), TEN, WIRE, ASSUMED).upkeep
+    half = estimate_model(cluster((machine(), 1)), TEN, WIRE, replace(ASSUMED, used_share=0.5)).upkeep
+    assert full is not None
+    assert half is not None
+    assert half.electricity_usd_per_million == pytest.approx(2 * full.electricity_usd_per_million)
+    demand, h100 = find_model("qwen3-8b", "q4_0", catalogue), catalogue.machine("h100")
+    given = default_assumptions(catalogue)
+    busy = reference_server(demand, h100, catalogue, given)
+    idle = reference_server(demand, h100, catalogue, replace(given, used_share=0.5))
+    assert idle.usd_per_million == pytest.approx(2 * busy.usd_per_million)
+
+
+def test_streams_that_do_not_divide_evenly_are_spread_with_a_rest() -> None:
+    layouts = Layouts(model(*[CACHED_LAYER] * 10), WIRE, ASSUMED)
+    pipeline = layouts.fill_fastest([machine()])
+    assert pipeline is not None
+    three = Deployment(((pipeline, 2),)).tok_per_s(3)
+    assert three == pytest.approx(pipeline.decode_tok_per_s(1) + pipeline.decode_tok_per_s(2))
 
 
 def test_a_cluster_that_cannot_hold_the_model_is_told_what_is_missing() -> None:

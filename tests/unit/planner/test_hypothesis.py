@@ -127,6 +127,14 @@ def test_a_figure_that_the_method_lacks_is_undecided() -> None:
     assert judge(claiming(holds=True), figures({}, holds=None)).truth is Truth.UNDECIDED
 
 
+def test_one_false_claim_outweighs_an_undecided_one() -> None:
+    claims = (Claim("power", 1.0, "p"), Claim("token_time", 1.0, "t"), Claim("throughput", 1.0, "r"))
+    known = {"token_time": Known(9.0, 1.5), "throughput": Known(9.0, 1.5)}
+    result = judge(claiming(*claims), figures(known))
+    assert [claim.truth for claim in result.claims] == [Truth.UNDECIDED, Truth.FALSE, Truth.TRUE]
+    assert result.truth is Truth.FALSE
+
+
 def test_machines_that_do_not_hold_the_model_fail_every_claim() -> None:
     result = judge(
         claiming(Claim("token_time", 9.0, "t"), holds=True),

@@ -55,6 +55,15 @@ def test_a_real_file_counts_like_the_catalogue(catalogue: Catalogue) -> None:
     assert demand.kv_bytes(4096) == known.kv_bytes(4096)
 
 
+def test_a_tied_table_is_stored_once_as_the_head_is(catalogue: Catalogue) -> None:
+    tied = find_model("gemma-3-270m", "q4_k_m", catalogue)
+    assert tied.embedding_bytes == tied.tied_bytes == tied.head_bytes
+    assert tied.head_bytes == pytest.approx(262_144 * 640 * 6.5625 / 8)
+    untied = find_model("qwen3-8b", "q4_k_m", catalogue)
+    assert untied.tied_bytes == 0
+    assert untied.embedding_bytes == pytest.approx(151_936 * 4096 * 4.5 / 8)
+
+
 def test_a_slice_of_a_model_is_refused(tmp_path: Path) -> None:
     whole = write_tiny_model(tmp_path / "tiny.gguf", "llama")
     cut_slice(whole, LayerRange(0, 3), tmp_path / "piece.gguf")
