@@ -50,8 +50,8 @@ class MachineKind:
     memory_bytes: what can hold weights and is read at memory_bytes_per_s. usable_memory_bytes:
     less what the system and the runtime keep. marketed_ops_per_s: the maker's figure;
     usable_ops_per_s: what a program can reach at most, in the same 16-bit (or single) precision.
-    link: name of the network that it comes with. power_w: at the wall under load.
-    price_usd: to buy, rent_usd_per_hour: to rent; None where no figure is known.
+    link: name of the network that it comes with. power_w: under load, the host of a card included.
+    price_usd: to buy, likewise; rent_usd_per_hour: to rent; None where no figure is known.
     provenance: field name to source, for every value from the catalogue.
     """
 

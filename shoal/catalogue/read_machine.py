@@ -18,10 +18,13 @@ DAYS_A_WEEK: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class MachineClass:
-    """What machines of one class have in common. reserved_bytes: kept by system and runtime."""
+    """What machines of one class have in common. reserved_bytes: kept by system and runtime. host_*: of
+    the computer around a card, where the entries describe cards; 0 otherwise."""
 
     derating: Derating
     reserved_bytes: float
+    host_power_w: float
+    host_price_usd: float
 
 
 def read_class(table: TomlTable) -> MachineClass:
@@ -36,6 +39,8 @@ def read_class(table: TomlTable) -> MachineClass:
             layer_overhead_s=table.quantity("layer_overhead", Dimension.SECONDS),
         ),
         reserved_bytes=table.quantity("reserved_memory", Dimension.BYTES),
+        host_power_w=table.optional_quantity("host_power", Dimension.WATTS) or 0.0,
+        host_price_usd=table.optional_quantity("host_price", Dimension.USD) or 0.0,
     )
     table.end()
     return found
@@ -56,6 +61,7 @@ def read_machine(
         usable = memory - classes[group].reserved_bytes
     if not 0 < usable <= memory:
         raise table.error("usable_memory", f"comes to {usable:.0f} bytes of {memory:.0f}; give one between")
+    own_class, price = classes[group], table.optional_quantity("price", Dimension.USD)
     kind = MachineKind(
         name=name,
         title=title,
@@ -65,11 +71,11 @@ def read_machine(
         memory_bytes_per_s=_positive(table, "memory_bandwidth", Dimension.BYTES_PER_S),
         marketed_ops_per_s=_positive(table, "marketed_compute", Dimension.OPS_PER_S),
         usable_ops_per_s=_positive(table, "usable_compute", Dimension.OPS_PER_S),
-        derating=classes[group].derating,
+        derating=own_class.derating,
         link=link,
-        power_w=_positive(table, "power", Dimension.WATTS),
+        power_w=_positive(table, "power", Dimension.WATTS) + own_class.host_power_w,
         idle_power_w=table.optional_quantity("idle_power", Dimension.WATTS),
-        price_usd=table.optional_quantity("price", Dimension.USD),
+        price_usd=None if price is None else price + own_class.host_price_usd,
         rent_usd_per_hour=table.optional_quantity("rent", Dimension.USD_PER_HOUR),
         aliases=aliases,
         provenance=table.provenance,

@@ -34,7 +34,7 @@ def _fits(case: Case) -> Finding:
         verdict, answer = Verdict.CLOSE, "only in pieces smaller than a layer, which no engine here cuts"
         turn = f"machines with {bytes_text(largest)} of usable memory would hold whole layers"
     elif not case.fits:
-        answer = "no"
+        answer = f"needs {bytes_text(need)}, has {bytes_text(usable)} usable"
         nodes = nodes_in_full(case.model, case.kind, case.assumptions)
         many = "more" if nodes is None else f"about {nodes:,}"
         share = digits_text(100 * min(margin, 1.0))

@@ -48,6 +48,12 @@ def test_an_unknown_kind_is_answered_with_the_nearest(catalogue: Catalogue) -> N
 
 
 def test_a_price_that_is_not_known_leaves_the_sum_unknown(catalogue: Catalogue) -> None:
-    assert parse_cluster(["2xrtx-5090"], catalogue).price_usd == 2 * 1999
+    assert parse_cluster(["2xm3-ultra-96"], catalogue).price_usd == 2 * 3999
     assert parse_cluster(["2xrtx-5090,1xh100"], catalogue).price_usd is None
     assert parse_cluster(["2xrtx-5090,1xn100"], catalogue).rent_usd_per_hour is None
+
+
+def test_a_card_is_counted_with_the_computer_around_it(catalogue: Catalogue) -> None:
+    card = catalogue.machine("rtx-5090")
+    assert (card.power_w, card.price_usd) == (575 + 70, 1999 + 400)
+    assert catalogue.machine("n100").power_w == 25
