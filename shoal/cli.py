@@ -21,6 +21,7 @@ from shoal.commands.inspect_model import inspect
 from shoal.commands.judge_hypotheses import judge_hypotheses
 from shoal.commands.leave import leave
 from shoal.commands.serve import serve
+from shoal.commands.simulate import simulate
 from shoal.commands.slice_model import slice_model
 from shoal.commands.status import status
 from shoal.commands.trace import trace
@@ -47,6 +48,7 @@ app.command()(estimate)
 app.command("assess")(assess_command)
 app.command("test-hypothesis")(judge_hypotheses)
 app.command("catalogue")(catalogue_command)
+app.command()(simulate)
 
 
 def main() -> None:

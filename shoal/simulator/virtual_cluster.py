@@ -9,7 +9,7 @@ exactly. The fault test and the simulator both stand on it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 import simpy
@@ -21,8 +21,8 @@ from shoal.core.specs import LayerRange
 from shoal.engine.interface import Engine
 from shoal.pipeline.vocabulary import Vocabulary
 from shoal.simulator.virtual_head import NOWHERE, Answer, HeadConfig, VirtualHead
-from shoal.simulator.virtual_network import NetworkFaults, VirtualNetwork
-from shoal.simulator.virtual_worker import VirtualWorker
+from shoal.simulator.virtual_network import Links, NetworkFaults, VirtualNetwork
+from shoal.simulator.virtual_worker import BatchTime, VirtualWorker, Watch, time_by_tokens, watch_nothing
 
 FAULT_CONFIG = DriverConfig(resend_after_s=2.0, max_resends=12, hop_deadline_s=0.5)
 
@@ -31,8 +31,9 @@ class VirtualCluster:
     """A head, a pipeline of workers and perhaps machines to spare, ready to answer.
 
     ranges: layers of each stage, placed on the first machines, one each. num_nodes: machines in
-    all. make_engine: an engine for a layer range. compute_s: seconds that a batch of so many tokens
-    takes on a stage.
+    all, each with room for workers_per_node slices; or nodes, named, with the bytes that each may
+    hold, and slice_bytes, which a slice takes. make_engine: an engine for a layer range. compute_s:
+    how long a batch takes; watch: told of each. env: the clock, shared where several clusters are.
     """
 
     def __init__(
@@ -46,21 +47,40 @@ class VirtualCluster:
         num_nodes: int | None = None,
         survive: int = 0,
         workers_per_node: int = 2,
-        load_s: float = 1.0,
+        nodes: Mapping[NodeId, int] | None = None,
+        slice_bytes: Mapping[LayerRange, int] | None = None,
+        load_s: float | Callable[[LayerRange], float] = 1.0,
         faults: NetworkFaults | None = None,
+        links: Links | None = None,
         config: DriverConfig = FAULT_CONFIG,
-        compute_s: Callable[[int], float] = lambda tokens: 0.004 + 0.0005 * tokens,
+        compute_s: BatchTime = time_by_tokens,
+        watch: Watch = watch_nothing,
+        ended: Callable[[Answer], None] = lambda answer: None,
+        env: simpy.Environment | None = None,
     ) -> None:
-        self.env = simpy.Environment()
-        self.network = VirtualNetwork(self.env, random.Random(seed), faults or NetworkFaults())
+        self.env = env or simpy.Environment()
+        self.network = VirtualNetwork(self.env, random.Random(seed), faults or NetworkFaults(), links)
         self.workers: list[VirtualWorker] = []
         self._make_engine = make_engine
         self._num_layers = ranges[-1].end
         self._compute_s = compute_s
+        self._watch = watch
         self._incarnation = count()
-        nodes = [NodeId(f"n{number}") for number in range(max(num_nodes or 0, len(ranges)))]
-        head_config = HeadConfig(tuple(ranges), survive, workers_per_node, load_s, n_ctx, config)
-        self.head = VirtualHead(self.env, self.network, head_config, vocabulary, nodes, self.start_worker)
+        if nodes is None:
+            names = [NodeId(f"n{number}") for number in range(max(num_nodes or 0, len(ranges)))]
+            nodes = dict.fromkeys(names, workers_per_node)
+        head_config = HeadConfig(
+            ranges=tuple(ranges),
+            survive=survive,
+            node_bytes=nodes,
+            slice_bytes=slice_bytes or dict.fromkeys(ranges, 1),
+            load_s=load_s if callable(load_s) else _always(load_s),
+            n_ctx=n_ctx,
+            driver=config,
+        )
+        self.head = VirtualHead(
+            self.env, self.network, head_config, vocabulary, list(nodes), self.start_worker, ended
+        )
         for node, layers in zip(nodes, ranges, strict=False):
             self.head.add_live(self.start_worker(node, layers))
         self.head.recover()
@@ -74,7 +94,9 @@ class VirtualCluster:
         name = WorkerId(f"{node}-{layers.start}-{next(self._incarnation)}")
         info = WorkerInfo(name, node, layers, NOWHERE, 0, 0)
         engine = self._make_engine(layers)
-        worker = VirtualWorker(self.env, self.network, info, engine, self._num_layers, self._compute_s)
+        worker = VirtualWorker(
+            self.env, self.network, info, engine, self._num_layers, self._compute_s, self._watch
+        )
         self.workers.append(worker)
         return worker
 
@@ -107,3 +129,7 @@ class VirtualCluster:
 
     def _all_ended(self) -> bool:
         return all(answer.end is not None or answer.cancelled for answer in self.answers)
+
+
+def _always(seconds: float) -> Callable[[LayerRange], float]:
+    return lambda layers: seconds

@@ -6,7 +6,8 @@ the facts, starts what is missing and changes the route.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import simpy
@@ -34,31 +35,35 @@ NOWHERE = Endpoint("virtual", 0, "")
 
 @dataclass(slots=True)
 class Answer:
-    """What one request got: its text, the logprobs that came with it, and how it ended. None
-    while it goes on."""
+    """What one request got: its text, the logprobs that came with it, when each piece came, and how
+    and when it ended. None while it goes on."""
 
     request: GenerateRequest
     text: str = ""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     end: Finished | ShoalError | None = None
     cancelled: bool = False
+    is_admitted: bool = False
+    pieces_s: list[float] = field(default_factory=list)
+    end_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HeadConfig:
-    """ranges: layers of each stage. survive: as in control/recovery.py. workers_per_node: how many
-    slices fit a machine. load_s: seconds to load one."""
+    """ranges: layers of each stage. survive: as in control/recovery.py. node_bytes: what a machine
+    may hold; slice_bytes: what a slice takes. load_s: seconds until a fresh worker has its layers."""
 
     ranges: tuple[LayerRange, ...]
     survive: int
-    workers_per_node: int
-    load_s: float
+    node_bytes: Mapping[NodeId, int]
+    slice_bytes: Mapping[LayerRange, int]
+    load_s: Callable[[LayerRange], float]
     n_ctx: int
     driver: DriverConfig
 
 
 class VirtualHead:
-    """start_worker: makes a worker on a node."""
+    """start_worker: makes a worker on a node. ended: told of every answer that ends."""
 
     def __init__(
         self,
@@ -68,6 +73,7 @@ class VirtualHead:
         vocabulary: Vocabulary,
         nodes: Sequence[NodeId],
         start_worker: Callable[[NodeId, LayerRange], VirtualWorker],
+        ended: Callable[[Answer], None] = lambda answer: None,
     ) -> None:
         self.driver = DriverCore(config.driver, vocabulary, config.n_ctx, NOWHERE)
         self.placement: Placement | None = None
@@ -78,6 +84,7 @@ class VirtualHead:
         self._network = network
         self._config = config
         self._start_worker = start_worker
+        self._ended = ended
         self._nodes = set(nodes)
         self._live: dict[WorkerId, VirtualWorker] = {}
         self._answered_s: dict[WorkerId, float] = {}
@@ -98,16 +105,22 @@ class VirtualHead:
         self._env.process(self._client(answer, at_s, cancel_after_s))
         return answer
 
-    def _client(self, answer: Answer, at_s: float, cancel_after_s: float | None) -> Process:
-        yield self._env.timeout(at_s)
+    def admit(self, answer: Answer) -> SessionId | None:
+        """Hand a request to the driver now. None where it is refused; the answer then has its end."""
         try:
             session = self.driver.submit(answer.request, self._env.now)
         except ShoalError as error:
-            answer.end = error
-            return
+            self._end(answer, error)
+            return None
+        answer.is_admitted = True
         self._by_session[session] = answer
         self._flush()
-        if cancel_after_s is not None:
+        return session
+
+    def _client(self, answer: Answer, at_s: float, cancel_after_s: float | None) -> Process:
+        yield self._env.timeout(at_s)
+        session = self.admit(answer)
+        if session is not None and cancel_after_s is not None:
             yield self._env.timeout(cancel_after_s)
             answer.cancelled = answer.end is None
             self.driver.cancel(session, self._env.now)
@@ -119,8 +132,13 @@ class VirtualHead:
         if isinstance(event, TextDelta):
             answer.text += event.text
             answer.logprobs += event.logprobs
+            answer.pieces_s.append(self._env.now)
         else:
-            answer.end = event
+            self._end(answer, event)
+
+    def _end(self, answer: Answer, end: Finished | ShoalError) -> None:
+        answer.end, answer.end_s = end, self._env.now
+        self._ended(answer)
 
     # ------------------------------------------------------------ machines that come and go
 
@@ -132,6 +150,7 @@ class VirtualHead:
     def node_left(self, node: NodeId) -> None:
         """A machine is gone, for new workers too; that its workers are dead shows by itself."""
         self._nodes.discard(node)
+        self._leaving.discard(node)
 
     def node_joined(self, node: NodeId) -> None:
         self._nodes.add(node)
@@ -201,23 +220,27 @@ class VirtualHead:
 
     def _facts(self) -> Facts:
         config = self._config
-        held = [worker.info.node for worker in self._live.values()] + [s.node for s in self._starting]
+        held = Counter[NodeId]()
+        for worker in self._live.values():
+            held[worker.info.node] += config.slice_bytes[worker.info.layers]
+        for start in self._starting:
+            held[start.node] += config.slice_bytes[start.layers]
         return Facts(
             ranges=config.ranges,
             placement=self.placement,
             live=tuple(worker.info for worker in self._live.values()),
             nodes=tuple(
-                NodeFact(n, config.workers_per_node - held.count(n))
-                for n in sorted(self._nodes - self._leaving)
+                NodeFact(node, config.node_bytes[node] - held[node])
+                for node in sorted(self._nodes - self._leaving)
             ),
             starting=tuple(self._starting),
             survive=config.survive,
-            slice_bytes=dict.fromkeys(config.ranges, 1),
+            slice_bytes=config.slice_bytes,
             leaving=frozenset(self._leaving),
         )
 
     def _load(self, start: Start) -> Process:
-        yield self._env.timeout(self._config.load_s)
+        yield self._env.timeout(self._config.load_s(start.layers))
         self._starting.remove(start)
         if start.node in self._nodes:
             self.add_live(self._start_worker(start.node, start.layers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import simpy
 
@@ -28,11 +28,36 @@ class NetworkFaults:
     duplication: float = 0.0
 
 
-class VirtualNetwork:
-    """Carries messages between named ends, through the real encoding."""
+class Transit(NamedTuple):
+    """What one message takes: occupied_s of its sender's link, then latency_s until it is there."""
 
-    def __init__(self, env: simpy.Environment, rng: random.Random, faults: NetworkFaults) -> None:
+    occupied_s: float
+    latency_s: float
+
+
+class Links(Protocol):
+    """How long messages take between these machines."""
+
+    def transit(self, sender: WorkerId, to: WorkerId, message: Message, rows: Rows | None) -> Transit: ...
+
+
+class VirtualNetwork:
+    """Carries messages between named ends, through the real encoding.
+
+    links: real links, where a sender puts one message after the other on the wire; without them
+    every message takes the faults' delay.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        rng: random.Random,
+        faults: NetworkFaults,
+        links: Links | None = None,
+    ) -> None:
         self.faults = faults
+        self._links = links
+        self._link_free_s: dict[WorkerId, float] = {}
         self._env = env
         self._rng = rng
         self._ends: dict[WorkerId, Callable[[Message, Rows | None], None]] = {}
@@ -64,9 +89,19 @@ class VirtualNetwork:
         copies = 0 if self._rng.random() < self.faults.loss else 1
         copies += self._rng.random() < self.faults.duplication
         for _ in range(copies):
-            self._env.process(self._carry(to, frame, rows))
+            delay_s = self._link_s(sender, to, message, rows)
+            self._env.process(self._carry(to, frame, rows, delay_s))
 
-    def _carry(self, to: WorkerId, frame: bytes, rows: Rows | None) -> Process:
+    def _link_s(self, sender: WorkerId, to: WorkerId, message: Message, rows: Rows | None) -> float:
+        if self._links is None:
+            return self.faults.delay_s
+        transit = self._links.transit(sender, to, message, rows)
+        free_s = max(self._env.now, self._link_free_s.get(sender, 0.0)) + transit.occupied_s
+        self._link_free_s[sender] = free_s
+        delay_s: float = free_s - self._env.now + transit.latency_s
+        return delay_s
+
+    def _carry(self, to: WorkerId, frame: bytes, rows: Rows | None, delay_s: float) -> Process:
         jitter_s = self._rng.expovariate(1 / self.faults.jitter_s) if self.faults.jitter_s else 0.0
-        yield self._env.timeout(self.faults.delay_s + jitter_s)
+        yield self._env.timeout(delay_s + jitter_s)
         self._ends[to](messages.decode(frame), rows)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import simpy
 
 from shoal.core.placement import WorkerInfo
-from shoal.engine.interface import Engine, Rows
+from shoal.engine.interface import Chunk, Engine, Rows
 from shoal.simulator.virtual_network import Process, VirtualNetwork
 from shoal.wire.messages import Message, ToWorker
 from shoal.worker.job import Job, StateJob, run_job, run_state_job
@@ -16,9 +16,24 @@ from shoal.worker.protocol import WorkerCore
 
 TICK_S = 0.1
 
+BatchTime = Callable[[WorkerInfo, Sequence[Chunk]], float]
+"""Seconds that a batch takes on a worker; without chunks: saving or restoring one sequence."""
+
+Watch = Callable[[WorkerInfo, Sequence[Chunk], float, float], None]
+"""Told of every batch: who, what, when it started, how long it takes."""
+
+
+def time_by_tokens(worker: WorkerInfo, chunks: Sequence[Chunk]) -> float:
+    """An imaginary machine: the same everywhere, a little for the step and a little for each token."""
+    return 0.004 + 0.0005 * max(1, sum(len(chunk.tokens) for chunk in chunks))
+
+
+def watch_nothing(worker: WorkerInfo, chunks: Sequence[Chunk], start_s: float, seconds: float) -> None:
+    """Where nobody looks."""
+
 
 class VirtualWorker:
-    """compute_s: seconds that a batch of so many tokens takes."""
+    """compute_s: how long batches take. watch: told of each."""
 
     def __init__(
         self,
@@ -27,7 +42,8 @@ class VirtualWorker:
         info: WorkerInfo,
         engine: Engine,
         num_layers: int,
-        compute_s: Callable[[int], float],
+        compute_s: BatchTime,
+        watch: Watch = watch_nothing,
     ) -> None:
         self.info = info
         self.engine = engine
@@ -42,6 +58,7 @@ class VirtualWorker:
         self._env = env
         self._network = network
         self._compute_s = compute_s
+        self._watch = watch
         self._busy = False
         self._thawed: simpy.Event | None = None
         network.attach(info.worker, self._deliver)
@@ -100,10 +117,11 @@ class VirtualWorker:
     def _run(self, job: Job | StateJob) -> Process:
         if isinstance(job, StateJob):
             finish = partial(self.core.finish_state, job, run_state_job(self.engine, job))
-            seconds = self._compute_s(1)
+            seconds = self._compute_s(self.info, ())
         else:
             outcome = run_job(self.engine, job)
-            seconds = self._compute_s(sum(len(chunk.tokens) for chunk in job.chunks))
+            seconds = self._compute_s(self.info, job.chunks) if job.chunks else 0.0
+            self._watch(self.info, job.chunks, self._env.now, seconds)
             finish = partial(self.core.finish, job, outcome, seconds)
         yield self._env.timeout(seconds)
         yield from self._stand_still()

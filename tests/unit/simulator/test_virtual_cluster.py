@@ -63,7 +63,7 @@ def test_compute_takes_virtual_time() -> None:
         make_engine=lambda layers: DigestEngine(layers, 3, n_vocab=N_VOCAB),
         vocabulary=VOCABULARY,
         n_ctx=100,
-        compute_s=lambda tokens: 0.1,
+        compute_s=lambda worker, chunks: 0.1,
     )
     cluster.submit(_request(1))
     cluster.run()
