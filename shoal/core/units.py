@@ -54,7 +54,7 @@ class Dimension(Enum):
     SHARE = "a share of 1"
     TOKENS_PER_S = "tok/s"
     PER_DAY = "a day"
-    PER_S = "/s"
+    REQUESTS_PER_S = "req/s"
 
 
 def _prefixed(suffix: str, scale: float, prefixes: str) -> dict[str, float]:
@@ -86,7 +86,7 @@ UNITS: Final[Mapping[Dimension, Mapping[str, float]]] = MappingProxyType(
         Dimension.SHARE: {"%": 0.01},
         Dimension.TOKENS_PER_S: {"tok/s": 1.0, "tok/min": 1 / MINUTE_S},
         Dimension.PER_DAY: {"/d": 1.0, "/h": 24.0},
-        Dimension.PER_S: {"/s": 1.0, "/min": 1 / MINUTE_S, "/h": 1 / HOUR_S},
+        Dimension.REQUESTS_PER_S: {"req/s": 1.0, "req/min": 1 / MINUTE_S, "req/h": 1 / HOUR_S},
     }
 )
 

@@ -152,8 +152,8 @@ class _Reader:
         match _choice(table, "arrivals", PATTERNS, "poisson"):
             case "bursts":
                 return Bursts(
-                    table.quantity("calm_rate", Dimension.PER_S),
-                    table.quantity("burst_rate", Dimension.PER_S),
+                    table.quantity("calm_rate", Dimension.REQUESTS_PER_S),
+                    table.quantity("burst_rate", Dimension.REQUESTS_PER_S),
                     _positive_s(table, "calm_time"),
                     _positive_s(table, "burst_time"),
                 )
@@ -163,7 +163,9 @@ class _Reader:
                 think_s = table.optional_quantity("think_time", Dimension.SECONDS)
                 return Closed(table.integer("users", least=1), think_s or 0.0)
             case _:
-                return Poisson(table.quantity("rate", Dimension.PER_S), table.numbers("day_profile", 24))
+                return Poisson(
+                    table.quantity("rate", Dimension.REQUESTS_PER_S), table.numbers("day_profile", 24)
+                )
 
     def _churn(self) -> Churn | None:
         if "failures" not in self._content:

@@ -22,7 +22,7 @@ duration = "30 s"
 streams = 2
 context = 512
 [requests]
-rate = "20 /min"
+rate = "20 req/min"
 prompt = { kind = "fixed", tokens = 50 }
 output = { kind = "fixed", tokens = 10 }
 """

@@ -29,7 +29,7 @@ streams = 4
 context = 2048
 
 [requests]
-rate = "30 /min"
+rate = "30 req/min"
 prompt = { kind = "fixed", tokens = 100 }
 output = { kind = "geometric", mean = 50.0, most = 400 }
 
@@ -78,7 +78,7 @@ def test_cells_take_all_machines_and_the_last_one_the_rest(tmp_path: Path, catal
     [
         ('arrivals = "closed"\nusers = 3\nthink_time = "2 s"', Closed(3, 2.0)),
         (
-            'arrivals = "bursts"\ncalm_rate = "1 /s"\nburst_rate = "9 /s"\n'
+            'arrivals = "bursts"\ncalm_rate = "1 req/s"\nburst_rate = "9 req/s"\n'
             'calm_time = "1 min"\nburst_time = "5 s"',
             Bursts(1.0, 9.0, 60.0, 5.0),
         ),
@@ -87,13 +87,13 @@ def test_cells_take_all_machines_and_the_last_one_the_rest(tmp_path: Path, catal
 def test_other_patterns_are_read(
     tmp_path: Path, catalogue: Catalogue, requests: str, pattern: object
 ) -> None:
-    text = GOOD.replace('rate = "30 /min"', requests)
+    text = GOOD.replace('rate = "30 req/min"', requests)
     assert read_scenario(write(tmp_path, text), catalogue).workload.pattern == pattern
 
 
 def test_a_trace_lies_beside_the_scenario(tmp_path: Path, catalogue: Catalogue) -> None:
     (tmp_path / "t.csv").write_text("at_s,prompt_tokens,output_tokens\n1,5,6\n")
-    text = GOOD.replace('rate = "30 /min"', 'arrivals = "trace"\ntrace = "t.csv"')
+    text = GOOD.replace('rate = "30 req/min"', 'arrivals = "trace"\ntrace = "t.csv"')
     found = read_scenario(write(tmp_path, text), catalogue)
     assert isinstance(found.workload.pattern, Trace)
 
@@ -113,8 +113,8 @@ def test_a_trace_lies_beside_the_scenario(tmp_path: Path, catalogue: Catalogue) 
         ("cell_machines = 3", "cell_machines = 8", "is 8, of 7 machines"),
         ("spares = 1", "spares = 3", "leaves none of 3 machines"),
         ("streams = 4", "streams = 0", "streams of serving"),
-        ('rate = "30 /min"', 'rate = "30 s"', "measures seconds"),
-        ('rate = "30 /min"', 'arrivals = "poison"\nrate = "1 /s"', "did you mean poisson"),
+        ('rate = "30 req/min"', 'rate = "30 s"', "measures seconds"),
+        ('rate = "30 req/min"', 'arrivals = "poison"\nrate = "1 req/s"', "did you mean poisson"),
         ('kind = "fixed", tokens = 100', 'kind = "fixed"', "tokens of requests.prompt.*is missing"),
         ('kind = "fixed", tokens = 100', 'kind = "uniform", least = 9, most = 3', "below least"),
         ("most = 400", "most = 2000", "may come to 2100 tokens.*2048"),

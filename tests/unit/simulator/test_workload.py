@@ -10,7 +10,7 @@ import pytest
 from shoal.core.errors import ConfigError
 from shoal.core.units import DAY_S, HOUR_S
 from shoal.simulator.lengths import Fixed, Geometric, Lengths, LogNormal, Uniform
-from shoal.simulator.workload import Bursts, Closed, Poisson, Trace, Workload, read_trace
+from shoal.simulator.workload import Bursts, Closed, Poisson, Workload, read_trace
 
 
 def rng() -> np.random.Generator:
@@ -18,7 +18,8 @@ def rng() -> np.random.Generator:
 
 
 @pytest.mark.parametrize(
-    "lengths", [Fixed(7), Uniform(2, 90), Geometric(40, 100), LogNormal(100, 1.0, 400), LogNormal(50, 2.0, 90)]
+    "lengths",
+    [Fixed(7), Uniform(2, 90), Geometric(40, 100), LogNormal(100, 1.0, 400), LogNormal(50, 2.0, 90)],
 )
 def test_lengths_have_the_mean_that_they_state_and_keep_their_bounds(lengths: Lengths) -> None:
     generator = rng()
@@ -87,4 +88,3 @@ def test_a_bad_trace_is_refused_with_file_and_line(tmp_path: Path, text: str, sa
 def test_a_trace_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_trace(tmp_path / "none.csv")
-
