@@ -100,11 +100,10 @@ def serve(
             f"[yellow]Anyone who reaches {host}:{port} can use this model: there are no API keys yet."
         )
     status = run(config, host, port, notes)
-    if status:
-        # Interrupted while it started. All is ended, but Python's own exit can hang for minutes
-        # in a Ray client that was interrupted while it connected.
-        sys.stderr.flush()
-        os._exit(status)
+    # All is ended, but Python's own exit can hang for minutes in a Ray client that was interrupted
+    # while it connected, or while a standby was being loaded.
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def check_reach(host: str, port: int, *, allow_remote: bool) -> None:

@@ -19,7 +19,8 @@ from shoal.core.config import DriverConfig, EngineConfig
 from shoal.core.sequence import Finished, GenerateRequest, SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.model.slicing import cut_embedding, cut_slice
-from shoal.simulator.virtual_cluster import NetworkFaults, VirtualCluster
+from shoal.simulator.virtual_cluster import VirtualCluster
+from shoal.simulator.virtual_network import NetworkFaults
 from tests.support.digest_reference import NumberVocabulary
 from tests.support.recording_engine import Drawn, RecordingEngine
 from tests.support.slice_chain import even_cuts
@@ -28,13 +29,14 @@ from tests.support.tiny_models import Architecture, WeightType, write_tiny_model
 NUM_LAYERS = 5
 N_CTX = 255  # and a cell for repetitions make 256, llama.cpp's step: there are no others
 VOCABULARY = NumberVocabulary()
+Engines = dict[LayerRange, RecordingEngine]
 FAULTS = NetworkFaults(jitter_s=0.002, loss=0.02, duplication=0.02)
 
 
 @contextmanager
 def _engines(
     model: Path, cuts: Sequence[LayerRange], folder: Path, *, sequences: int, invariant: bool = True
-) -> Iterator[list[RecordingEngine]]:
+) -> Iterator[Engines]:
     config = EngineConfig(
         kind="llama",
         slice_path=None,
@@ -45,15 +47,30 @@ def _engines(
         max_batch_tokens=64,
         invariant=invariant,
     )
-    engines = []
+    engines = {}
     for layers in cuts:
         path = folder / f"{layers.start}-{layers.end}.gguf"
         if not path.exists():
             cut_slice(model, layers, path)
-        engines.append(RecordingEngine(replace(config, slice_path=path), layers, NUM_LAYERS))
+        engines[layers] = RecordingEngine(replace(config, slice_path=path), layers, NUM_LAYERS)
     yield engines
-    for engine in engines:
+    for engine in engines.values():
         engine.close()
+
+
+def _cluster(
+    engines: Engines, config: DriverConfig, *, seed: int, faults: NetworkFaults | None = None
+) -> VirtualCluster:
+    return VirtualCluster(
+        seed=seed,
+        ranges=list(engines),
+        make_engine=engines.__getitem__,
+        vocabulary=VOCABULARY,
+        n_ctx=N_CTX,
+        # Messages get lost here without a link being cut.
+        config=replace(config, hop_deadline_s=1e6),
+        faults=faults,
+    )
 
 
 def _requests(rng: random.Random, count: int, fill: tuple[float, float]) -> list[GenerateRequest]:
@@ -74,18 +91,16 @@ def _alone(
     """What each request draws from when it is computed by itself, prompt token by prompt token."""
     config = DriverConfig(chunk_tokens=1, steps_in_flight=1, invariant=invariant)
     whole = [LayerRange(0, NUM_LAYERS)]
-    with _engines(model, whole, folder, sequences=1, invariant=invariant) as [engine]:
+    with _engines(model, whole, folder, sequences=1, invariant=invariant) as engines:
         for request in requests:
-            cluster = VirtualCluster.build(
-                seed=0, engines=[engine], vocabulary=VOCABULARY, n_ctx=N_CTX, config=config
-            )
+            cluster = _cluster(engines, config, seed=0)
             cluster.submit(request)
             cluster.run()
-        return engine.drawn
+        return engines[whole[0]].drawn
 
 
 def _together(
-    engines: Sequence[RecordingEngine],
+    engines: Engines,
     requests: Sequence[GenerateRequest],
     *,
     faults: NetworkFaults,
@@ -93,16 +108,15 @@ def _together(
     invariant: bool = True,
 ) -> Drawn:
     config = DriverConfig(chunk_tokens=24, resend_after_s=0.5, max_resends=12, invariant=invariant)
-    cluster = VirtualCluster.build(
-        seed=1, engines=engines, vocabulary=VOCABULARY, n_ctx=N_CTX, config=config, faults=faults
-    )
+    cluster = _cluster(engines, config, seed=1, faults=faults)
     rng = random.Random(2)
     for request in requests:
         cluster.submit(request, at_s=rng.uniform(0, over_s))
     cluster.run()
     assert all(isinstance(answer.end, Finished) for answer in cluster.answers)
-    assert engines[-1].most_sequences > 1, "nothing was computed together"
-    return engines[-1].drawn
+    last = engines[max(engines, key=lambda layers: layers.end)]
+    assert last.most_sequences > 1, "nothing was computed together"
+    return last.drawn
 
 
 def _differing(some: Drawn, others: Drawn) -> list[tuple[int, int]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from shoal.core.errors import ContextLengthExceeded
@@ -9,7 +12,7 @@ from shoal.core.placement import DRIVER, WorkerId
 from shoal.core.sequence import Finished, FinishReason, GenerateRequest, SamplingParams, SessionId
 from shoal.core.specs import LayerRange
 from shoal.engine.digest_engine import DigestEngine
-from shoal.simulator.virtual_cluster import VirtualCluster
+from shoal.simulator.virtual_cluster import FAULT_CONFIG, VirtualCluster
 from shoal.simulator.virtual_network import NetworkFaults
 from shoal.wire.messages import Close
 from tests.support.digest_reference import NumberVocabulary, digest_answer
@@ -19,7 +22,11 @@ VOCABULARY = NumberVocabulary()
 BAD_NETWORK = NetworkFaults(jitter_s=0.01, loss=0.1, duplication=0.2)
 
 
-def _cluster(seed: int, faults: NetworkFaults | None = None) -> VirtualCluster:
+def _cluster(
+    seed: int,
+    faults: NetworkFaults | None = None,
+    compute_s: Callable[[int], float] = lambda tokens: 0.004 + 0.0005 * tokens,
+) -> VirtualCluster:
     return VirtualCluster(
         seed=seed,
         ranges=[LayerRange(n, n + 1) for n in range(3)],
@@ -27,6 +34,9 @@ def _cluster(seed: int, faults: NetworkFaults | None = None) -> VirtualCluster:
         vocabulary=VOCABULARY,
         n_ctx=100,
         faults=faults,
+        # Here messages get lost without a link being cut.
+        config=replace(FAULT_CONFIG, hop_deadline_s=1e6),
+        compute_s=compute_s,
     )
 
 

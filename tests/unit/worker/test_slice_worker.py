@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 import zmq
 
 from shoal.core.config import EngineConfig, WorkerConfig
-from shoal.core.placement import DRIVER, NodeId, WorkerId, WorkerInfo
+from shoal.core.placement import DRIVER, Endpoint, NodeId, WorkerId, WorkerInfo
 from shoal.core.sequence import SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.wire.channel import Channel
@@ -28,6 +28,7 @@ from shoal.wire.messages import (
     Peers,
     PeersTaken,
     Pong,
+    Pull,
     Received,
     Result,
     StageReport,
@@ -37,7 +38,7 @@ from shoal.worker import slice_worker
 from shoal.worker.slice_worker import EXIT_BROKEN, EXIT_LEASE_ENDED, SliceWorker
 
 DEADLINE_S = 5.0
-ME = WorkerId("w0")
+ME, W9 = WorkerId("w0"), WorkerId("w9")
 
 
 class Head:
@@ -59,10 +60,12 @@ class Head:
         self.channel.set_peers({ME: self.listening.endpoint})
         self.send_peers(1)
 
-    def send_peers(self, epoch: int, predecessor: WorkerId = DRIVER) -> None:
+    def send_peers(
+        self, epoch: int, predecessor: WorkerId = DRIVER, others: dict[WorkerId, Endpoint] | None = None
+    ) -> None:
         """Tell the worker of a placement, and wait until it has taken it."""
-        me = self.channel.endpoint
-        peers = (Peer(DRIVER, me.address, me.port, me.public_key),)
+        everybody = {DRIVER: self.channel.endpoint} | (others or {})
+        peers = tuple(Peer(name, e.address, e.port, e.public_key) for name, e in everybody.items())
         self.channel.send(ME, Peers(epoch, peers, predecessor, ()))
         assert self.hear(PeersTaken) == PeersTaken(epoch, ME)
 
@@ -147,7 +150,7 @@ def test_while_it_computes_it_still_hears_and_answers(head: Head) -> None:
     head.send_step(2, step_id=2)
     head.channel.send(ME, Close((77,)))
     assert head.hear(Closed) == Closed((77,), ME)
-    with contextlib.closing(Pinger(head.secure)) as pinger:
+    with closing(Pinger(head.secure)) as pinger:
         pinger.watch(head.info())
         pong = head.ping(pinger)
         assert (pong.computing_step, pong.last_step_received, pong.sessions, pong.epoch) == (1, 2, 1, 1)
@@ -233,6 +236,31 @@ def test_new_peers_are_in_force_when_they_are_confirmed(head: Head) -> None:
     head.channel.send(ME, Close((1,)))
     head.hear(Closed)
     assert head._heard == []
+
+
+def test_who_confirms_its_peers_lets_them_in_and_reaches_them(head: Head) -> None:
+    with closing(SecureContext()) as secure, closing(Channel(secure, "127.0.0.1")) as other:
+        other.set_peers({ME: head.listening.endpoint})
+        head.send_peers(7, W9, {W9: other.endpoint})
+        other.send(ME, Open(1, 0, 2, 50, SamplingParams()))
+        other.send(ME, Pull(7, 1, 0, 0, 2, "w2"))
+        give_up_s = time.monotonic() + DEADLINE_S
+        came: list[Message] = []
+        while not came:
+            assert time.monotonic() < give_up_s, "nothing comes from it"
+            came = [arrival.message for arrival in other.receive(0.1)]
+    assert came == [Pull(7, 1, 0, 0, 2, ME)]
+
+
+def test_peers_of_an_older_epoch_change_nothing(head: Head) -> None:
+    head.send_peers(7)
+    driver = head.channel.endpoint
+    peer = Peer(DRIVER, driver.address, driver.port, driver.public_key)
+    head.channel.send(ME, Peers(6, (peer,), W9, ()))
+    head.channel.send(ME, Close((1,)))
+    head.hear(Closed)
+    assert head._heard == []
+    assert (head.worker._core.epoch, head.worker._core.predecessor) == (7, DRIVER)
 
 
 def test_stop_ends_its_threads_and_may_be_called_again(head: Head) -> None:
