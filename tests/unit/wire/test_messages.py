@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.core.sequence import SamplingParams
@@ -26,6 +26,8 @@ for _type, _strategy in _BY_TYPE.items():
     st.register_type_strategy(_type, _strategy)
 
 
+# A busy machine may take long over an example; that says nothing of a message.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @pytest.mark.parametrize("kind", get_args(Message))
 @given(data=st.data())
 def test_every_message_comes_out_as_it_went_in(kind: type, data: st.DataObject) -> None:
