@@ -77,6 +77,10 @@ class ServeProcess:
         found = httpx.get(f"{self.url}/admin/status", timeout=10).json()
         return msgspec.convert(found, ClusterStatus)
 
+    def worker_pids(self) -> list[int]:
+        """Processes of all workers, standbys too."""
+        return [worker.pid for worker in self.status().workers]
+
     def stage_pids(self) -> list[int]:
         """Processes that carry a stage, in order; standbys are left out."""
         return [worker.pid for worker in self.status().workers if worker.role == "stage"]
