@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -22,11 +21,7 @@ VOCABULARY = NumberVocabulary()
 BAD_NETWORK = NetworkFaults(jitter_s=0.01, loss=0.1, duplication=0.2)
 
 
-def _cluster(
-    seed: int,
-    faults: NetworkFaults | None = None,
-    compute_s: Callable[[int], float] = lambda tokens: 0.004 + 0.0005 * tokens,
-) -> VirtualCluster:
+def _cluster(seed: int, faults: NetworkFaults | None = None) -> VirtualCluster:
     return VirtualCluster(
         seed=seed,
         ranges=[LayerRange(n, n + 1) for n in range(3)],
@@ -36,7 +31,6 @@ def _cluster(
         faults=faults,
         # Here messages get lost without a link being cut.
         config=replace(FAULT_CONFIG, hop_deadline_s=1e6),
-        compute_s=compute_s,
     )
 
 
