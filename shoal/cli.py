@@ -15,6 +15,7 @@ import typer
 from shoal import __version__
 from shoal.commands.assess import assess_command
 from shoal.commands.catalogue import catalogue_command
+from shoal.commands.chaos import chaos
 from shoal.commands.chat import chat
 from shoal.commands.estimate import estimate
 from shoal.commands.inspect_model import inspect
@@ -43,6 +44,7 @@ app.command()(status)
 app.command()(trace)
 app.command()(inspect)
 app.command()(leave)
+app.command()(chaos)
 app.command("slice")(slice_model)
 app.command()(estimate)
 app.command("assess")(assess_command)

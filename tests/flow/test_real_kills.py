@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,3 +202,13 @@ def test_with_nobody_left_each_stream_ends_with_one_error_until_the_slice_is_bac
     shutil.move(tmp_path / "slice", slice_file)
     wait_until(lambda: whole.served.ready_status() == 200, deadline_s=60, what="ready again by itself")
     assert stream_answer(whole.url, body()) == unbroken
+
+
+def test_shoal_chaos_breaks_the_cluster_and_tells_what_it_saw(whole: KillCluster) -> None:
+    command = [sys.executable, "-m", "shoal.cli", "chaos", "--yes", "--rounds", "2", "--base-url", whole.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    heading, *rows = done.stdout.splitlines()
+    assert heading.split()[:2] == ["fault", "rung"]
+    assert [row.split()[0] for row in rows] == ["kill", "stop"]
+    assert all(row.endswith("right") for row in rows)

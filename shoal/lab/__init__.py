@@ -1,0 +1,1 @@
+"""Experiments on a running cluster: faults on purpose, and what streams notice of them."""
