@@ -19,12 +19,14 @@ from shoal.commands.chaos import chaos
 from shoal.commands.chat import chat
 from shoal.commands.estimate import estimate
 from shoal.commands.inspect_model import inspect
+from shoal.commands.join import join
 from shoal.commands.judge_hypotheses import judge_hypotheses
 from shoal.commands.leave import leave
 from shoal.commands.serve import serve
 from shoal.commands.simulate import simulate
 from shoal.commands.slice_model import slice_model
 from shoal.commands.status import status
+from shoal.commands.token import token
 from shoal.commands.trace import trace
 from shoal.core.errors import ConfigError, ShoalError
 
@@ -43,8 +45,10 @@ app.command()(chat)
 app.command()(status)
 app.command()(trace)
 app.command()(inspect)
+app.command()(join)
 app.command()(leave)
 app.command()(chaos)
+app.add_typer(token, name="token")
 app.command("slice")(slice_model)
 app.command()(estimate)
 app.command("assess")(assess_command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import sys
 from typing import Annotated, Literal
 
@@ -13,6 +14,8 @@ from rich.console import Console
 from shoal.core.errors import ConfigError
 from shoal.gateway.listen_address import DEFAULT_HOST, DEFAULT_PORT, parse_listen
 
+DEFAULT_JOIN_PORT = 8001
+
 
 def serve(
     model: Annotated[
@@ -21,7 +24,10 @@ def serve(
             metavar="MODEL", help="A .gguf file, hf://owner/repo/file.gguf, or the name of a demo model."
         ),
     ],
-    nodes: Annotated[int | None, typer.Option(min=1, help="Local nodes, one slice each. Default: 3.")] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=0, help="Local nodes, one slice each. Default: 3, or 1 with --join-listen."),
+    ] = None,
     cuts: Annotated[
         str | None, typer.Option(help="First layers of the later slices, such as 9,18. Default: equal bytes.")
     ] = None,
@@ -58,6 +64,17 @@ def serve(
             help="Keep weights as in the file: on some CPUs prompts are faster, answers slower.",
         ),
     ] = False,
+    join_listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS[:PORT]",
+            help="Let machines join that reach this one at ADDRESS, with a token from `shoal token create`. "
+            f"Port: {DEFAULT_JOIN_PORT}.",
+        ),
+    ] = None,
+    wait_for: Annotated[
+        int, typer.Option(min=0, help="Slices more, for so many machines that will join.")
+    ] = 0,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Listen beyond this machine, without API keys.")
     ] = False,
@@ -93,6 +110,8 @@ def serve(
         engine=engine,
         invariant=invariant,
         repack=not no_repack,
+        join_listen=None if join_listen is None else parse_join_listen(join_listen),
+        wait_for=wait_for,
     )
     notes = Console(stderr=True, highlight=False)
     if not is_loopback(host):
@@ -104,6 +123,38 @@ def serve(
     # while it connected, or while a standby was being loaded.
     sys.stderr.flush()
     os._exit(status)
+
+
+def parse_join_listen(text: str) -> tuple[str, int]:
+    """The address and port at which machines may join. Raises ConfigError.
+
+    An address of this machine, as others reach it: they are told to connect to it, so that neither a
+    wildcard nor loopback will do.
+    """
+    from shoal.control.joined_machine import own_addresses
+
+    host, port = parse_listen(text, DEFAULT_JOIN_PORT)
+    try:
+        address = str(ipaddress.ip_address(host.partition("%")[0]))
+    except ValueError:
+        address = _resolve(host)
+    parsed = ipaddress.ip_address(address)
+    if parsed.is_unspecified or parsed.is_loopback:
+        raise ConfigError(
+            f"--join-listen {text}: other machines cannot connect to {address}.",
+            next_step=f"Use an address of this machine on your network: {', '.join(own_addresses())}.",
+        )
+    return address, port
+
+
+def _resolve(host: str) -> str:
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise ConfigError(
+            f"--join-listen: the name {host!r} is not known here: {error.strerror}.",
+            next_step="Use an address of this machine.",
+        ) from error
 
 
 def check_reach(host: str, port: int, *, allow_remote: bool) -> None:

@@ -11,6 +11,7 @@ from shoal.commands.start_progress import StartProgress
 from shoal.commands.stop_signals import StopSignals
 from shoal.control.controller import Controller
 from shoal.control.start_plan import ServeConfig, StartPhase
+from shoal.core.specs import LayerRange
 from shoal.gateway.app import create_app
 from shoal.gateway.listen_address import DEFAULT_PORT
 from shoal.gateway.server import GatewayServer, check_can_listen
@@ -51,7 +52,13 @@ def _start(controller: Controller, signals: StopSignals, notes: Console) -> None
 
         controller.start(report)
     plan = controller.plan
-    slices = ", ".join(f"{node} {layers}" for node, layers in zip(plan.nodes, plan.ranges, strict=False))
+    slices = ", ".join(
+        f"{node} {layers}" for node, layers in zip(plan.nodes, plan.local_ranges, strict=False)
+    )
+    if controller.join_address is not None:
+        notes.print(_how_to_join(controller.join_address, plan.awaiting), markup=False, soft_wrap=True)
+    if not slices:
+        return
     notes.print(
         f"{plan.model_id} is up after {time.monotonic() - began_s:.1f} s: {slices}.",
         markup=False,
@@ -82,6 +89,14 @@ async def _serve(controller: Controller, signals: StopSignals, host: str, port: 
             notes.print("Stopping ...")
         finally:
             await server.stop()
+
+
+def _how_to_join(address: str, awaiting: tuple[LayerRange, ...]) -> str:
+    waits = f"Layers {', '.join(map(str, awaiting))} wait for machines that join.\n" if awaiting else ""
+    return (
+        f"{waits}Add a machine: run `shoal token create` here, and on the other machine\n"
+        f"  shoal join {address} --token TOKEN"
+    )
 
 
 def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

@@ -61,6 +61,15 @@ class StopSignals:
         finally:
             self._is_unwinding = True
 
+    @contextmanager
+    def postponing(self) -> Iterator[None]:
+        """Within the block the first signal is only noted in `first`."""
+        self._notify = _nothing
+        try:
+            yield
+        finally:
+            self._notify = None
+
     def _receive(self, number: int, _: FrameType | None) -> None:
         if self.first is not None:
             if number == signal.SIGINT:
@@ -74,3 +83,7 @@ class StopSignals:
             self._notify()
         else:
             raise StopRequested
+
+
+def _nothing() -> None:
+    pass

@@ -6,7 +6,7 @@ Bookkeeping for the keeper's thread; starts and ends nothing itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.control.recovery import Facts, NodeFact, Rung, Start
@@ -33,7 +33,8 @@ class Loss:
 
 class ClusterState:
     """ranges: layers of the stages, in order. worker_bytes: memory that a worker of each may come
-    to use. free_bytes: what a node can still give, asked anew each time."""
+    to use. free_bytes: what a node can still give, asked anew each time, given what its workers may
+    come to use. awaiting: layers that only a machine that joins may take first."""
 
     def __init__(
         self,
@@ -41,7 +42,8 @@ class ClusterState:
         nodes: Sequence[NodeId],
         survive: int,
         worker_bytes: Mapping[LayerRange, int],
-        free_bytes: Callable[[NodeId], int],
+        free_bytes: Callable[[NodeId, int], int],
+        awaiting: Collection[LayerRange] = (),
     ) -> None:
         self.placement: Placement | None = None
         self.losses: list[Loss] = []
@@ -52,6 +54,8 @@ class ClusterState:
         self._survive = survive
         self._worker_bytes = worker_bytes
         self._free_bytes = free_bytes
+        self._awaiting = set(awaiting)
+        self._joined: set[NodeId] = set()
         self._live: dict[WorkerId, WorkerInfo] = {}
         self._leaving: set[NodeId] = set()
         self._starting: list[Start] = []
@@ -65,26 +69,61 @@ class ClusterState:
     def nodes(self) -> tuple[NodeId, ...]:
         return tuple(self._nodes)
 
+    @property
+    def joined(self) -> frozenset[NodeId]:
+        """The nodes that are machines of their own."""
+        return frozenset(self._joined)
+
+    @property
+    def awaiting(self) -> frozenset[LayerRange]:
+        """Layers that wait for a machine that joins."""
+        return frozenset(self._awaiting)
+
+    def join(self, node: NodeId) -> None:
+        """A machine has come; one that was here before is a new one."""
+        if node not in self._nodes:
+            self._nodes.append(node)
+        self._joined.add(node)
+        self._failed = {start for start in self._failed if start.node != node}
+        self._leaving.discard(node)
+
+    def remove(self, node: NodeId) -> None:
+        """A machine that had joined is here no more. Its workers must be gone already."""
+        self._nodes.remove(node)
+        self._joined.discard(node)
+        self._leaving.discard(node)
+
+    def left(self) -> list[NodeId]:
+        """Machines that asked to go and carry nothing any more."""
+        busy = {worker.node for worker in self.live} | {start.node for start in self._starting}
+        return [node for node in self._joined if node in self._leaving and node not in busy]
+
     def facts(self) -> Facts:
         """Everything that `recovery.decide` needs, as it is now."""
+        starting = tuple(start for start in self._starting if start.node in self._nodes)
         on_the_way = dict.fromkeys(self._nodes, 0)
-        for start in self._starting:
-            if start.node in on_the_way:
-                on_the_way[start.node] += self._worker_bytes[start.layers]
+        for start in starting:
+            on_the_way[start.node] += self._worker_bytes[start.layers]
+        held = dict.fromkeys(self._nodes, 0)
+        for worker in self.live:
+            if worker.node in held:
+                held[worker.node] += self._worker_bytes[worker.layers]
         return Facts(
             ranges=self._ranges,
             placement=self.placement,
             live=self.live,
             nodes=tuple(
-                NodeFact(node, self._free_bytes(node) - on_the_way[node])
+                NodeFact(node, self._free_bytes(node, held[node]) - on_the_way[node])
                 for node in self._nodes
                 if node not in self._leaving
             ),
-            starting=tuple(self._starting),
+            starting=starting,
             survive=self._survive,
             slice_bytes=self._worker_bytes,
             leaving=frozenset(self._leaving),
             failed=frozenset(self._failed),
+            joined=self.joined,
+            awaiting=self.awaiting,
         )
 
     def begin(self, start: Start) -> None:
@@ -94,15 +133,19 @@ class ClusterState:
         """A worker has loaded and listens."""
         if start in self._starting:
             self._starting.remove(start)
+        self._awaiting.discard(info.layers)
         self._live[info.worker] = info
         self.forgive(info.layers)
         self.limits[info.worker] = limits
         self.load_s[info.layers] = load_s
 
     def start_failed(self, start: Start) -> None:
-        """A worker could not be started; its layers are tried elsewhere, until `forgive`."""
-        self._starting.remove(start)
-        self._failed.add(start)
+        """A worker could not be started; its layers are tried elsewhere, until `forgive`. Where its machine
+        has gone, that says nothing about the layers."""
+        if start in self._starting:
+            self._starting.remove(start)
+        if start.node in self._nodes:
+            self._failed.add(start)
 
     def forgive(self, layers: LayerRange) -> None:
         """Layers may be tried again wherever they could not be loaded; not while they are being

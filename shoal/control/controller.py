@@ -13,11 +13,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from shoal.control.build import own_build
 from shoal.control.cluster_state import ClusterState
+from shoal.control.join_door import DoorEvents, JoinDoor
 from shoal.control.keeper import Keeper, Started
 from shoal.control.layer_split import worker_bytes
+from shoal.control.machines import Machines
 from shoal.control.node_memory import usable_memory_bytes
-from shoal.control.ray_daemon import RayDaemon, prepare_ray_daemon
+from shoal.control.ray_daemon import LOOPBACK, RayDaemon, prepare_ray_daemon
 from shoal.control.recovery import Start
 from shoal.control.slice_cutting import cut_engines
 from shoal.control.start_plan import (
@@ -60,6 +63,7 @@ class Controller:
         self._keeper: Keeper | None = None
         self._tokenizer: Tokenizer | None = None
         self._plan: StartPlan | None = None
+        self._door: JoinDoor | None = None
         self._state_lock = threading.Lock()
         self._is_warm = False
         self._is_warming = False
@@ -82,38 +86,51 @@ class Controller:
             raise
 
     def _start(self, report: Report) -> None:
+        if self._config.join_listen is not None:
+            # First: before minutes are spent, it shows whether the port is free.
+            self._door = _new_door(self._config, *self._config.join_listen)
+            self._door.start(DoorEvents(self._joined, self._gone, self._leaves))
         plan = self._plan = make_start_plan(self._config, report)
         self._tokenizer = Tokenizer(plan.model_path)
         engines = cut_engines(plan, self._config.engine, self._config.home, report)
         report(StartPhase.CLUSTER, 0, 1)
         self._daemon = prepare_ray_daemon(self._config.state_root)
-        self._daemon.start(worker_threads=plan.threads)
+        address = LOOPBACK if self._config.join_listen is None else self._config.join_listen[0]
+        self._daemon.start(worker_threads=plan.threads, address=address)
         report(StartPhase.CLUSTER, 1, 1)
         self._driver = Driver(
             DriverConfig(invariant=plan.invariant),
             self._tokenizer,
             plan.n_ctx,
+            listen_address=address,
             on_event=self._pipeline_event,
         )
         self._driver.start()
+        machines = Machines(address, frozenset(plan.nodes), self._door)
         starter = WorkerStarter(
-            self._daemon, self._driver.endpoint, engines, plan.spec.num_layers, JOURNAL_BYTES
+            self._daemon, self._driver.endpoint, engines, plan.spec.num_layers, JOURNAL_BYTES, machines
         )
         self._watchdog = Watchdog(self._driver.secure, self._lost)
         self._keeper = Keeper(
-            self._new_state(plan),
+            self._new_state(plan, machines),
             self._driver,
             self._watchdog,
             starter,
             journal_bytes=JOURNAL_BYTES,
             on_change=self._changed,
+            on_left=self._left,
         )
         self._watchdog.start()
         self._place(plan, self._keeper, starter, report)
-        report(StartPhase.WARM_UP, 0, 1)
-        asyncio.run(produce_one_token(self._driver, self._tokenizer, self.worker_logs))
+        is_whole = not plan.awaiting
+        if is_whole:
+            report(StartPhase.WARM_UP, 0, 1)
+            asyncio.run(produce_one_token(self._driver, self._tokenizer, self.worker_logs))
         with self._state_lock:
-            self._is_warm = self._has_served = True
+            # Where layers wait for a machine, the first token comes when it has joined.
+            self._is_warm, self._has_served = is_whole, True
+        if self._door is not None:
+            self._door.open(self._daemon.address, self._daemon.token)
         self._keeper.restore_redundancy()
         report(StartPhase.WARM_UP, 1, 1)
 
@@ -130,6 +147,9 @@ class Controller:
         try:
             if keeper is not None:
                 keeper.stop()  # or it would replace what is being ended
+            door, self._door = self._door, None
+            if door is not None:
+                door.stop()
             # Then, and whatever else may hang: nothing may be left running.
             self.end_processes()
         finally:
@@ -172,6 +192,11 @@ class Controller:
         return self._daemon.worker_logs
 
     @property
+    def join_address(self) -> str | None:
+        """`address:port` at which machines join; None where none can."""
+        return None if self._door is None else self._door.address
+
+    @property
     def has_served(self) -> bool:
         """Whether the start was completed."""
         return self._has_served
@@ -208,18 +233,23 @@ class Controller:
 
     # ------------------------------------------------------------ steps of the start
 
-    def _new_state(self, plan: StartPlan) -> ClusterState:
+    def _new_state(self, plan: StartPlan, machines: Machines) -> ClusterState:
         cache = cache_need(plan.n_ctx, plan.cells, plan.max_sequences, invariant=plan.invariant)
         # The digest engine holds no weights.
         is_digest = self._config.engine == "digest"
         needs = {layers: 0 if is_digest else worker_bytes(plan.spec, layers, cache) for layers in plan.ranges}
         return ClusterState(
-            plan.ranges, plan.nodes, plan.survive, needs, free_bytes=lambda node: usable_memory_bytes()
+            plan.ranges,
+            plan.nodes,
+            plan.survive,
+            needs,
+            free_bytes=lambda node, held: machines.free_bytes(node, held, usable_memory_bytes()),
+            awaiting=plan.awaiting,
         )
 
     def _place(self, plan: StartPlan, keeper: Keeper, starter: WorkerStarter, report: Report) -> None:
         """Start a worker for each stage and route the pipeline through them."""
-        starts = [Start(node, layers) for node, layers in zip(plan.nodes, plan.ranges, strict=False)]
+        starts = [Start(node, layers) for node, layers in zip(plan.nodes, plan.local_ranges, strict=False)]
         loaded: list[Started] = []
 
         def on_started(started: Started) -> None:
@@ -228,7 +258,8 @@ class Controller:
             report(StartPhase.LOAD, len(loaded), len(starts))
 
         report(StartPhase.LOAD, 0, len(starts))
-        keeper.begin_with(_in_order(starts, starter.start_all(starts, on_started)))
+        loaded_all = starter.start_all(starts, on_started) if starts else []
+        keeper.begin_with(_in_order(starts, loaded_all))
         keeper.start()
 
     # ------------------------------------------------------------ what happens meanwhile
@@ -237,6 +268,26 @@ class Controller:
         keeper = self._keeper
         if keeper is not None:
             keeper.lost(worker, cause)
+
+    def _joined(self, node: NodeId) -> None:
+        keeper = self._keeper
+        if keeper is not None:
+            keeper.node_joined(node)
+
+    def _gone(self, node: NodeId, cause: str) -> None:
+        keeper = self._keeper
+        if keeper is not None:
+            keeper.node_gone(node, cause)
+
+    def _leaves(self, node: NodeId) -> None:
+        keeper = self._keeper
+        if keeper is not None:
+            keeper.node_leaves(node)
+
+    def _left(self, node: NodeId) -> None:
+        door = self._door
+        if door is not None:
+            door.left(node)
 
     def _pipeline_event(self, event: PipelineEvent) -> None:
         keeper = self._keeper
@@ -252,7 +303,7 @@ class Controller:
                 return
             if not is_covered:
                 self._is_warm = False
-                self._keeps_logs = True
+                self._keeps_logs = not self.keeper.state.awaiting  # nothing has failed where some wait
             if not is_covered or self._is_warm or self._is_warming:
                 return
             self._is_warming = True
@@ -285,6 +336,10 @@ class Controller:
             if not figures.sessions_active + figures.sessions_waiting:
                 return False
             time.sleep(LOOK_AGAIN_S)
+
+
+def _new_door(config: ServeConfig, address: str, port: int) -> JoinDoor:
+    return JoinDoor(config.state_root, address, port, own_build(), same_llama=config.invariant)
 
 
 def _in_order(starts: Sequence[Start], loaded: Sequence[Started]) -> list[tuple[Start, Started]]:

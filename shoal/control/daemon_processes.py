@@ -51,6 +51,15 @@ def end_daemon_processes(directory: Path, *, deadline_s: float = 5.0) -> None:
         time.sleep(POLL_S)
 
 
+def end_member(directory: Path, pid: int) -> bool:
+    """Kill one process of the daemon of `directory`; False where `pid` is none of them."""
+    member = next((process for process in daemon_processes(directory) if process.pid == pid), None)
+    if member is None:
+        return False
+    _kill(member)
+    return True
+
+
 def _survivors_error(directory: Path, survivors: list[psutil.Process], deadline_s: float) -> ClusterError:
     pids = " ".join(str(process.pid) for process in survivors)
     return ClusterError(

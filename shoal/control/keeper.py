@@ -16,7 +16,7 @@ from typing import Protocol
 
 from shoal.control.cluster_state import ClusterState, Loss
 from shoal.control.recovery import Decision, Rung, Start, decide, predict_stall_s, rung_of
-from shoal.core.errors import ConfigError, NodeLost, ShoalError
+from shoal.core.errors import ConfigError, NodeLost, NotReady, ShoalError
 from shoal.core.placement import NodeId, Placement, WorkerId, WorkerInfo
 from shoal.engine.interface import EngineLimits
 from shoal.pipeline.actions import HandedOver, LinkCut, PipelineEvent, Resumed, StageSilent
@@ -59,7 +59,8 @@ class Watch(Protocol):
 
 class Keeper:
     """journal_bytes: what each worker may journal. on_change: called after each event, in the
-    keeper's thread. is_covered: whether every layer has a live owner."""
+    keeper's thread. on_left: called when a machine that asked to go may do so. is_covered: whether every
+    layer has a live owner."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class Keeper:
         *,
         journal_bytes: int,
         on_change: Callable[[], None] = lambda: None,
+        on_left: Callable[[NodeId], None] = lambda node: None,
     ) -> None:
         self.state = state
         self._driver = driver
@@ -77,6 +79,7 @@ class Keeper:
         self._starter = starter
         self._journal_bytes = journal_bytes
         self._on_change = on_change
+        self._on_left = on_left
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._stopping = False
         self._restores = False
@@ -121,6 +124,18 @@ class Keeper:
             raise ConfigError(f"There is no node {node!r} here.", next_step=f"Nodes: {known}.")
         self._events.put(lambda: self._begin_leave(node))
 
+    def node_joined(self, node: NodeId) -> None:
+        """A machine has joined, and may be given work. From any thread."""
+        self._events.put(lambda: self._join(node))
+
+    def node_gone(self, node: NodeId, cause: str) -> None:
+        """A machine that had joined is lost, with all that it carried. From any thread."""
+        self._events.put(lambda: self._lose_node(node, cause))
+
+    def node_leaves(self, node: NodeId) -> None:
+        """A machine that had joined asks to go. From any thread; nothing happens where it has gone."""
+        self._events.put(lambda: self._begin_leave(node))
+
     def pipeline_event(self, event: PipelineEvent) -> None:
         """The driver has noticed something. From the driver's thread: it must not wait."""
         self._events.put(lambda: self._take(event))
@@ -151,6 +166,20 @@ class Keeper:
             case HandedOver(leaving, successor, is_complete):
                 self._handed_over(leaving, successor, is_complete=is_complete)
 
+    def _join(self, node: NodeId) -> None:
+        self.state.join(node)
+        self._recover()
+
+    def _lose_node(self, node: NodeId, cause: str) -> None:
+        if node not in self.state.joined:
+            return
+        # Out of the list first: nothing is to be started there while its workers are being lost.
+        lost = [worker for worker in self.state.live if worker.node == node]
+        self.state.remove(node)
+        for worker in lost:
+            self._lose(worker.worker, cause)
+        self._recover()
+
     def _lose(self, worker: WorkerId, cause: str) -> None:
         loss = self.state.lose(worker, cause)
         if loss is None:
@@ -169,6 +198,8 @@ class Keeper:
         self._recover()
 
     def _begin_leave(self, node: NodeId) -> None:
+        if node not in self.state.nodes:
+            return
         self.state.leave(node)
         logger.warning("node %s leaves: its sessions are handed over", node)
         self._recover()
@@ -198,6 +229,10 @@ class Keeper:
             timer.start()
             self._recover()
             return
+        if start.node not in self.state.nodes:  # the machine was lost just when it had loaded
+            self.state.start_failed(start)
+            self._recover()
+            return
         self.state.started(start, outcome.info, outcome.limits, outcome.load_s)
         self._watch.watch(outcome.info)
         logger.info("worker %s loaded layers %s", outcome.info.worker, start.layers)
@@ -223,6 +258,10 @@ class Keeper:
                 self._driver.hand_over(leaving.worker, successor.worker)
         for worker in self.state.idle_on_leaving():
             self._retire(worker.worker)
+        for node in self.state.left():
+            self.state.remove(node)
+            logger.warning("machine %s has left", node)
+            self._on_left(node)
 
     def _begin(self, starts: Sequence[Start]) -> None:
         for start in starts:
@@ -236,6 +275,13 @@ class Keeper:
 
     def _strand(self, decision: Decision) -> None:
         layers = ", ".join(map(str, decision.stranded))
+        waiting = [layers for layers in decision.stranded if layers in self.state.awaiting]
+        if waiting and len(waiting) == len(decision.stranded):
+            text = ", ".join(map(str, waiting))
+            self._driver.fail_all(
+                NotReady(f"Layers {text} wait for a machine that joins.", retry_after_s=5.0)
+            )
+            return
         last = next(
             (loss for loss in reversed(self.state.losses) if loss.worker.layers in decision.stranded), None
         )

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,16 @@ RENEWAL_S = 5.0  # of workers that have loaded while others still do
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One worker to be started. resource: the Ray resource of the machine for it; None is the head's.
+    is_gone: whether that machine is here no more."""
+
+    config: WorkerConfig
+    resource: str | None
+    is_gone: Callable[[], bool]
+
+
 class Placer:
     """A connection to the cluster, good for placing workers. Made by `connected_placer`."""
 
@@ -45,17 +56,17 @@ class Placer:
 
     def start_workers(
         self,
-        configs: Sequence[WorkerConfig],
+        orders: Sequence[Order],
         on_listening: Callable[[WorkerConfig, WorkerListening], None],
         deadline_s: float = LOAD_DEADLINE_S,
     ) -> dict[WorkerId, WorkerListening]:
         """Start one process a slice, all at once, and wait until each has loaded it.
 
         on_listening: called here, in the order in which they finish.
-        Raises ClusterError as soon as one of them fails or dies; the others are left as they
-        are, for the caller to end.
+        Raises ClusterError as soon as one of them fails or dies, or its machine has gone; the others are
+        left as they are, for the caller to end.
         """
-        pending = {self._start(config): config for config in configs}
+        pending = {self._start(order): order.config for order in orders}
         listening: dict[WorkerId, WorkerListening] = {}
         give_up_at_s = time.monotonic() + deadline_s
         next_renewal_s = time.monotonic() + RENEWAL_S
@@ -70,6 +81,10 @@ class Placer:
                 next_renewal_s = time.monotonic() + RENEWAL_S
                 for worker in listening:
                     self._actor(worker).renew_lease.remote()
+            for order in orders:
+                # Ray itself notices a lost machine only after many seconds, and waits for another.
+                if order.config in pending.values() and order.is_gone():
+                    raise self._error(order.config, "its machine has gone")
             if pending and time.monotonic() > give_up_at_s:
                 slow = next(iter(pending.values()))
                 raise self._error(slow, f"it did not load within {deadline_s:.0f} s")
@@ -87,8 +102,9 @@ class Placer:
             return
         self._actors.pop(worker, None)
 
-    def _start(self, config: WorkerConfig) -> Any:
-        actor = create_worker_actor(config)
+    def _start(self, order: Order) -> Any:
+        config = order.config
+        actor = create_worker_actor(config, order.resource)
         self._actors[config.worker] = actor
         return actor.start.remote()
 

@@ -1,7 +1,8 @@
-"""Ray as a local daemon of its own: started, found again after a crash, and ended without a trace.
+"""Ray as a daemon of its own: started, found again after a crash, and ended without a trace.
 
-Owns the daemon's directory (logs, sockets, session id, lock) and the cluster's token. Knows
-nothing of workers. Never uses `ray stop`, which ends every Ray cluster on the machine.
+On the head it is the cluster; on a machine that joins, a node of it. Owns the daemon's directory (logs,
+sockets, session id, lock) and the cluster's token in it. Knows nothing of workers. Never uses `ray stop`,
+which ends every Ray cluster on the machine.
 
 Each daemon has one directory below the state root, locked for as long as its head lives. The
 kernel drops the lock when the head dies in whatever way: an unlocked directory is a leftover.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import secrets
 import shutil
@@ -24,6 +26,7 @@ from shoal.control.daemon_processes import SESSION_FILE, end_daemon_processes
 from shoal.core.errors import ClusterError
 
 OBJECT_STORE_BYTES = 80_000_000  # nothing large goes through Ray; 75 MiB is the least it takes
+LOOPBACK = "127.0.0.1"
 START_DEADLINE_S = 90.0
 LONGEST_DIRECTORY = 43  # unix socket paths end at 107 bytes, and Ray appends 63 of its own
 TOKEN_FILE = "auth_token"
@@ -48,10 +51,11 @@ class RayDaemon:
     Two steps, so that whoever must end it holds it before there is anything to end.
     """
 
-    def __init__(self, directory: Path, token_path: Path, lock_fd: int) -> None:
+    def __init__(self, directory: Path, lock_fd: int) -> None:
         self.directory = directory
-        self._token_path = token_path
+        self._token_path = directory / TOKEN_FILE
         self._lock_fd: int | None = lock_fd
+        self._node_address = LOOPBACK
 
     @property
     def log_path(self) -> Path:
@@ -68,6 +72,11 @@ class RayDaemon:
         return (self.directory / "ray_current_cluster").read_text().strip()
 
     @property
+    def token(self) -> str:
+        """What whoever takes part in this cluster must know."""
+        return self._token_path.read_text()
+
+    @property
     def client_environment(self) -> dict[str, str]:
         """What a process must have in its environment before it imports ray."""
         return {
@@ -76,17 +85,32 @@ class RayDaemon:
             "RAY_USAGE_STATS_ENABLED": "0",
             # Off means: this node's address is 127.0.0.1 and every port binds there. Ray
             # otherwise replaces a loopback address by one that the LAN can reach.
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0" if self._node_address == LOOPBACK else "1",
+            # Membership has compared major and minor already; Ray would refuse other patch levels.
+            "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
             # Ray's C++ part would take SIGTERM from us and abort.
             "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
         }
 
-    def start(self, *, worker_threads: int) -> None:
-        """Run Ray on loopback with token authentication. worker_threads: OMP_NUM_THREADS of workers.
+    def start(self, *, worker_threads: int, address: str = LOOPBACK) -> None:
+        """Begin a cluster, with a token of its own. worker_threads: OMP_NUM_THREADS of workers.
+        address: this machine's, as others reach it; by default nobody does.
 
         Raises ClusterError naming the log when Ray does not come up.
         """
-        _run_ray_start(self, worker_threads)
+        self._node_address = address
+        _write_secret(self._token_path, secrets.token_hex(32))
+        _run_ray_start(self, worker_threads, _head_command(self.directory, address))
+
+    def join(self, *, head: str, token: str, address: str, resource: str, worker_threads: int) -> None:
+        """Take part in the cluster at `head`. address: this machine's, as the head reaches it.
+        resource: a Ray resource that this node alone offers, once.
+
+        Raises ClusterError naming the log when Ray does not come up.
+        """
+        self._node_address = address
+        _write_secret(self._token_path, token)
+        _run_ray_start(self, worker_threads, _node_command(self.directory, head, address, resource))
 
     def end(self, *, keep_logs: bool = False) -> None:
         """Kill all its processes, wait for them, remove its directory. Idempotent.
@@ -109,14 +133,14 @@ def prepare_ray_daemon(state_root: Path) -> RayDaemon:
     state_root: made if absent, mode 0700.
     Raises ClusterError when `state_root` cannot be used or a leftover cannot be ended.
     """
-    _make_state_root(state_root)
+    make_state_root(state_root)
     with _locked_root(state_root):
         _end_leftover_daemons(state_root)
         directory = state_root / secrets.token_hex(4)
         directory.mkdir(mode=0o700)
         lock_fd = os.open(directory / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return RayDaemon(directory, _token_file(state_root), lock_fd)
+        return RayDaemon(directory, lock_fd)
 
 
 def _end_leftover_daemons(state_root: Path) -> None:
@@ -128,9 +152,8 @@ def _end_leftover_daemons(state_root: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _run_ray_start(daemon: RayDaemon, worker_threads: int) -> None:
-    command = ["/bin/sh", "-c", _RECORD_SESSION_THEN_RUN, str(daemon.directory / SESSION_FILE)]
-    command += _ray_start_command(daemon.directory)
+def _run_ray_start(daemon: RayDaemon, worker_threads: int, ray_start: list[str]) -> None:
+    command = ["/bin/sh", "-c", _RECORD_SESSION_THEN_RUN, str(daemon.directory / SESSION_FILE), *ray_start]
     with daemon.log_path.open("wb") as log:
         process = subprocess.Popen(
             command,
@@ -153,17 +176,29 @@ def _run_ray_start(daemon: RayDaemon, worker_threads: int) -> None:
         raise _start_error(daemon, f"`ray start` ended with status {status}")
 
 
-def _ray_start_command(directory: Path) -> list[str]:
+def _head_command(directory: Path, address: str) -> list[str]:
     return [
-        sys.executable, "-m", "ray.scripts.scripts", "start", "--head",
-        "--node-ip-address=127.0.0.1",
+        *_ray_start_command(directory, address),
+        "--head",
         "--port=0",
+        "--include-dashboard=false",
+        "--no-monitor",
+    ]
+
+
+def _node_command(directory: Path, head: str, address: str, resource: str) -> list[str]:
+    command = _ray_start_command(directory, address)
+    return [*command, f"--address={head}", f"--resources={json.dumps({resource: 1})}"]
+
+
+def _ray_start_command(directory: Path, address: str) -> list[str]:
+    return [
+        sys.executable, "-m", "ray.scripts.scripts", "start",
+        f"--node-ip-address={address}",
         "--min-worker-port=0",
         "--max-worker-port=0",
         f"--temp-dir={directory}",
-        "--include-dashboard=false",
         "--include-log-monitor=false",
-        "--no-monitor",
         "--disable-usage-stats",
         "--num-cpus=1",  # workers ask for none; memory and threads are placed by Shoal itself
         "--num-gpus=0",
@@ -196,7 +231,9 @@ def _start_error(daemon: RayDaemon, cause: str) -> ClusterError:
     )
 
 
-def _make_state_root(state_root: Path) -> None:
+def make_state_root(state_root: Path) -> None:
+    """Make the directory for state of this user's, if it is absent. Raises ClusterError where others
+    can read it, or where it is too long."""
     if len(str(state_root)) + 9 > LONGEST_DIRECTORY:
         raise ClusterError(
             f"The state directory {state_root} is too long for Ray's sockets.",
@@ -211,17 +248,9 @@ def _make_state_root(state_root: Path) -> None:
         )
 
 
-def _token_file(state_root: Path) -> Path:
-    """The cluster token of this user on this machine, made on first use with mode 0600."""
-    path = state_root / TOKEN_FILE
-    # O_EXCL and a length check: a start killed between making and filling it must not leave an
-    # empty token for good.
-    if not path.exists() or path.stat().st_size < 32:
-        scratch = state_root / f"{TOKEN_FILE}.{os.getpid()}"
-        with os.fdopen(os.open(scratch, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-        scratch.replace(path)
-    return path
+def _write_secret(path: Path, text: str) -> None:
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ case; it is just another look.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from shoal.core.placement import Epoch, NodeId, Placement, Standby, WorkerId, WorkerInfo
@@ -19,6 +19,7 @@ from shoal.pipeline.stage_statistics import ReplayEstimate
 # Layers that cannot be loaded on so many machines fail for a reason of their own, and streams
 # are told rather than kept waiting while all others are tried.
 MAX_FAILED_STARTS = 3
+THIS_MACHINE = "this machine"
 
 
 class Rung(Enum):
@@ -53,6 +54,8 @@ class Facts:
     workers under way. survive: machines that may be lost without fetching or loading weights.
     leaving: machines that want to go: they keep what they carry until a successor holds it.
     failed: starts that came to nothing a moment ago; they are not tried again yet.
+    joined: nodes that are machines of their own. awaiting: layers that wait for one of them: they never
+    had an owner, and the head's machine is not to take them.
     """
 
     ranges: tuple[LayerRange, ...]
@@ -64,6 +67,8 @@ class Facts:
     slice_bytes: Mapping[LayerRange, int]
     leaving: frozenset[NodeId] = frozenset()
     failed: frozenset[Start] = frozenset()
+    joined: frozenset[NodeId] = frozenset()
+    awaiting: frozenset[LayerRange] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ def if_lost(facts: Facts, node: NodeId) -> Rung | None:
     None where nothing could."""
     remaining = tuple(worker for worker in facts.live if worker.node != node)
     nodes = tuple(fact for fact in facts.nodes if fact.node != node)
-    after = Facts(facts.ranges, facts.placement, remaining, nodes, (), facts.survive, facts.slice_bytes)
+    after = replace(facts, live=remaining, nodes=nodes, starting=(), joined=facts.joined - {node})
     decision = decide(after)
     if decision.placement is None:
         return None if decision.stranded else Rung.LOAD
@@ -192,11 +197,15 @@ def _cover(facts: Facts, uncovered: tuple[LayerRange, ...]) -> Decision:
     """Load what nobody holds where there is room for it."""
     free = {fact.node: fact.free_bytes for fact in facts.nodes}
     on_the_way = {start.layers for start in facts.starting}
-    starts, stranded = [], []
+    starts: list[Start] = []
+    stranded: list[LayerRange] = []
     for layers in uncovered:
         if layers in on_the_way:
             continue
         rooms = [fact.node for fact in _rooms(facts, layers) if free[fact.node] >= facts.slice_bytes[layers]]
+        if layers in facts.awaiting:
+            idle = _idle_joined(facts, starts)
+            rooms = [node for node in rooms if node in idle]
         num_failed = sum(start.layers == layers for start in facts.failed)
         if not rooms or num_failed >= MAX_FAILED_STARTS:
             stranded.append(layers)
@@ -205,6 +214,12 @@ def _cover(facts: Facts, uncovered: tuple[LayerRange, ...]) -> Decision:
         free[node] -= facts.slice_bytes[layers]
         starts.append(Start(node, layers))
     return Decision(None, tuple(starts), uncovered, tuple(stranded))
+
+
+def _idle_joined(facts: Facts, starts: Collection[Start]) -> set[NodeId]:
+    """Machines that have joined and carry nothing yet: each takes one of the stages that wait."""
+    busy = {worker.node for worker in facts.live} | {start.node for start in (*facts.starting, *starts)}
+    return {fact.node for fact in facts.nodes if fact.node in facts.joined and fact.node not in busy}
 
 
 def _restore_redundancy(facts: Facts, stages: tuple[WorkerInfo, ...]) -> tuple[Start, ...]:
@@ -217,10 +232,20 @@ def _restore_redundancy(facts: Facts, stages: tuple[WorkerInfo, ...]) -> tuple[S
         holders = _holders(facts, layers)
         if len(holders) > facts.survive:
             continue
-        rooms = [fact for fact in _rooms(facts, layers) if fact.node not in holders]
+        rooms = [fact for fact in _rooms(facts, layers) if _machine(facts, fact.node) not in holders]
         if rooms:
             best = min(rooms, key=lambda fact: (fact.node in busy_nodes, -fact.free_bytes, fact.node))
             return (Start(best.node, layers),)
+    return _employ_idle(facts, by_need)
+
+
+def _employ_idle(facts: Facts, by_need: Sequence[LayerRange]) -> tuple[Start, ...]:
+    """A machine that has joined and carries nothing stands by, needed or not: it came to help."""
+    idle = _idle_joined(facts, ())
+    for fact in facts.nodes:
+        fitting = [layers for layers in by_need if fact in _rooms(facts, layers)]
+        if fact.node in idle and fitting:
+            return (Start(fact.node, fitting[0]),)
     return ()
 
 
@@ -234,5 +259,14 @@ def _rooms(facts: Facts, layers: LayerRange) -> list[NodeFact]:
     ]
 
 
-def _holders(facts: Facts, layers: LayerRange) -> set[NodeId]:
-    return {w.node for w in facts.live if w.layers == layers and w.node not in facts.leaving}
+def _holders(facts: Facts, layers: LayerRange) -> set[str]:
+    return {
+        _machine(facts, worker.node)
+        for worker in facts.live
+        if worker.layers == layers and worker.node not in facts.leaving
+    }
+
+
+def _machine(facts: Facts, node: NodeId) -> str:
+    """What is lost together. The head's nodes pretend to be machines until a real one is there."""
+    return THIS_MACHINE if facts.joined and node not in facts.joined else node

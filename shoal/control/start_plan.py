@@ -29,6 +29,7 @@ DEFAULT_CELLS = 16384  # cache tokens over all sessions: four full contexts
 MAX_SEQUENCES = 16
 JOURNAL_BYTES = 512 * 2**20  # the bound of one worker's journal
 THIS_MACHINE = "this machine"
+UNKNOWN_BYTES = 2**62  # memory of a machine that has not joined yet
 
 
 class StartPhase(Enum):
@@ -55,6 +56,8 @@ class ServeConfig:
     for if that is less. num_spares: local nodes more, that carry no stage. survive: machines that
     may be lost without loading weights, where memory allows. home: where models and slices are
     kept. state_root: where Ray lives. invariant: the mode (docs/MODES.md). repack: as in EngineConfig.
+    join_listen: address and port at which other machines may join; None lets none in. wait_for: slices
+    more than local nodes, each for a machine that will join.
     """
 
     model: str
@@ -69,12 +72,14 @@ class ServeConfig:
     repack: bool = True
     num_spares: int = 0
     survive: int = 1
+    join_listen: tuple[str, int] | None = None
+    wait_for: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """The stages to start: `ranges[i]` on `nodes[i]`; nodes beyond that are spare. cells: tokens over
-    all sequences."""
+    """The stages to start: `ranges[i]` on `nodes[i]`, but for the last `num_awaited`, which machines
+    that join will take; nodes beyond that are spare. cells: tokens over all sequences."""
 
     model_path: Path
     spec: ModelSpec
@@ -87,6 +92,17 @@ class StartPlan:
     invariant: bool
     repack: bool
     survive: int
+    num_awaited: int = 0
+
+    @property
+    def local_ranges(self) -> tuple[LayerRange, ...]:
+        """What this machine's own nodes carry at first."""
+        return self.ranges[: len(self.ranges) - self.num_awaited]
+
+    @property
+    def awaiting(self) -> tuple[LayerRange, ...]:
+        """What waits for machines that join."""
+        return self.ranges[len(self.ranges) - self.num_awaited :]
 
     @property
     def model_id(self) -> str:
@@ -111,6 +127,8 @@ def make_start_plan(config: ServeConfig, report: Report) -> StartPlan:
     cache = cache_need(n_ctx, cells, max_sequences, invariant=config.invariant)
     usable_bytes = usable_memory_bytes()
     nodes = [Node(NodeId(f"local-{index}"), THIS_MACHINE, usable_bytes) for index in range(num_nodes)]
+    # Nothing is known of them yet; whether a slice fits is seen when one has joined.
+    nodes += [Node(NodeId(f"joins-{n}"), f"machine {n}", UNKNOWN_BYTES) for n in range(config.wait_for)]
     if config.cuts is None:
         ranges = split_layers(spec, legal_cuts(path), nodes, cache)
     else:
@@ -130,20 +148,37 @@ def make_start_plan(config: ServeConfig, report: Report) -> StartPlan:
         invariant=config.invariant,
         repack=config.repack,
         survive=config.survive,
+        num_awaited=config.wait_for,
     )
 
 
 def _num_nodes(config: ServeConfig) -> int:
-    if config.cuts is None:
-        return DEFAULT_NODES if config.num_nodes is None else config.num_nodes
-    num_slices = len(config.cuts) + 1
-    if config.num_nodes not in (None, num_slices):
+    """Local nodes that carry a stage."""
+    if config.wait_for and config.join_listen is None:
         raise ConfigError(
-            f"--cuts with {len(config.cuts)} layers makes {num_slices} slices, "
-            f"but --nodes says {config.num_nodes}.",
-            next_step=f"Leave --nodes away, or use --nodes {num_slices}.",
+            "--wait-for waits for machines that join, but none can.",
+            next_step="Add --join-listen with this machine's address on your network.",
         )
-    return num_slices
+    if config.cuts is None:
+        default = DEFAULT_NODES if config.join_listen is None else 1
+        num_nodes = default if config.num_nodes is None else config.num_nodes
+    else:
+        num_nodes = _nodes_of_cuts(config, len(config.cuts) + 1)
+    if num_nodes + config.wait_for < 1:
+        raise ConfigError("There is no node to serve with.", next_step="Use --nodes 1 or --wait-for 1.")
+    return num_nodes
+
+
+def _nodes_of_cuts(config: ServeConfig, num_slices: int) -> int:
+    num_nodes = num_slices - config.wait_for
+    if num_nodes < 0 or config.num_nodes not in (None, num_nodes):
+        awaited = f" and --wait-for {config.wait_for}" if config.wait_for else ""
+        raise ConfigError(
+            f"--cuts with {num_slices - 1} layers makes {num_slices} slices, "
+            f"but --nodes says {config.num_nodes}{awaited}.",
+            next_step=f"Leave --nodes away, or use --nodes {max(0, num_nodes)}.",
+        )
+    return num_nodes
 
 
 def _n_ctx(config: ServeConfig, spec: ModelSpec) -> int:
@@ -185,12 +220,16 @@ def _check_invariant(path: Path, spec: ModelSpec) -> None:
         )
 
 
+def physical_cores() -> int:
+    """Cores that this process may use; hyper-threads share the units that matrix products use, and a
+    container may have fewer."""
+    return max(1, min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0))))
+
+
 def _threads(config: ServeConfig, num_nodes: int) -> int:
     if config.threads is not None:
         return config.threads
-    # Hyper-threads share the units that matrix products use; a container may have fewer cores.
-    physical = psutil.cpu_count(logical=False) or 1
-    return max(1, min(physical, len(os.sched_getaffinity(0))) // num_nodes)
+    return max(1, physical_cores() // max(1, num_nodes))
 
 
 def _check_ranges(path: Path, spec: ModelSpec, ranges: tuple[LayerRange, ...]) -> None:

@@ -140,7 +140,7 @@ class _Watched:
 
     def __post_init__(self) -> None:
         self._progressed_s = self.answered_s
-        if not _is_local(self.info):
+        if not self.info.is_local:
             return
         # A pidfd becomes readable the moment the process ends, whoever its parent is.
         try:
@@ -181,7 +181,3 @@ class _Watched:
         if self.process_fd is not None:
             os.close(self.process_fd)
             self.process_fd = None
-
-
-def _is_local(info: WorkerInfo) -> bool:
-    return info.endpoint.address in ("127.0.0.1", "::1")

@@ -10,8 +10,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from shoal.control.keeper import Started
+from shoal.control.machines import Machines, Place
 from shoal.control.ray_daemon import RayDaemon
 from shoal.control.recovery import Start
 from shoal.core.config import EngineConfig, WorkerConfig
@@ -24,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerStarter:
-    """engines: how each layer range is loaded. driver: where the workers' results go."""
+    """engines: how each layer range is loaded on the head's machine. driver: where the workers' results
+    go. machines: where nodes are, and how slices get there."""
 
     def __init__(
         self,
@@ -33,12 +36,14 @@ class WorkerStarter:
         engines: Mapping[LayerRange, EngineConfig],
         num_layers: int,
         journal_bytes: int,
+        machines: Machines,
     ) -> None:
         self._daemon = daemon
         self._driver = driver
         self._engines = engines
         self._num_layers = num_layers
         self._journal_bytes = journal_bytes
+        self._machines = machines
         self._connection = threading.Lock()  # a process has one connection to Ray at a time
 
     def start(self, starts: Sequence[Start]) -> list[Started | ShoalError]:
@@ -56,14 +61,24 @@ class WorkerStarter:
         """
         # Ray reads its environment when it is imported, and only now is it known.
         os.environ.update(self._daemon.client_environment)
-        from shoal.control.placer import connected_placer
+        from shoal.control.placer import Order, connected_placer
 
-        configs = [self._config(start) for start in starts]
         began_s = time.monotonic()
+        places = [self._machines.place(start.node) for start in starts]
+        # Before the connection is taken: a machine may have to fetch its slice for minutes.
+        configs = [self._config(start, place) for start, place in zip(starts, places, strict=True)]
+        orders = [
+            Order(config, place.resource, partial(self._machines.is_gone, place))
+            for config, place in zip(configs, places, strict=True)
+        ]
+        local = {config.node for config, place in zip(configs, places, strict=True) if place.is_local}
         loaded: dict[WorkerId, Started] = {}
 
         def listening(config: WorkerConfig, listening: WorkerListening) -> None:
-            started = Started(_info(config, listening), listening.limits, time.monotonic() - began_s)
+            is_local = config.node in local
+            started = Started(
+                _info(config, listening, is_local=is_local), listening.limits, time.monotonic() - began_s
+            )
             loaded[config.worker] = started
             on_started(started)
 
@@ -72,31 +87,40 @@ class WorkerStarter:
             self._connection,
             connected_placer(daemon.address, daemon.client_environment, daemon.worker_logs) as placer,
         ):
-            placer.start_workers(configs, listening)
+            placer.start_workers(orders, listening)
         missing = [config.worker for config in configs if config.worker not in loaded]
         if missing:
             raise ClusterError(f"Workers {', '.join(missing)} did not come up.")
         return [loaded[config.worker] for config in configs]
 
     def end(self, worker: WorkerInfo) -> None:
-        """Kill a lost worker's process where it is on this machine; elsewhere its lease ends it."""
-        if worker.endpoint.address in ("127.0.0.1", "::1"):
+        """Kill a lost worker's process; where its machine does not hear of it, its lease ends it."""
+        if worker.is_local:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGKILL)
+        else:
+            self._machines.end_worker(worker)
 
-    def _config(self, start: Start) -> WorkerConfig:
+    def _config(self, start: Start, place: Place) -> WorkerConfig:
         return WorkerConfig(
             worker=WorkerId(f"{start.node}-{secrets.token_hex(4)}"),
             node=start.node,
             layers=start.layers,
             num_layers=self._num_layers,
-            engine=self._engines[start.layers],
+            engine=self._machines.bring(place, self._engines[start.layers]),
             driver=self._driver,
+            listen_address=place.address,
             journal_bytes=self._journal_bytes,
         )
 
 
-def _info(config: WorkerConfig, listening: WorkerListening) -> WorkerInfo:
+def _info(config: WorkerConfig, listening: WorkerListening, *, is_local: bool) -> WorkerInfo:
     return WorkerInfo(
-        config.worker, config.node, config.layers, listening.endpoint, listening.control_port, listening.pid
+        config.worker,
+        config.node,
+        config.layers,
+        listening.endpoint,
+        listening.control_port,
+        listening.pid,
+        is_local,
     )

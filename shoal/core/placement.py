@@ -31,7 +31,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One worker as the head knows it. `control_port` answers pings on the same address."""
+    """One worker as the head knows it. `control_port` answers pings on the same address. pid: on its own
+    machine. is_local: that is the head's machine."""
 
     worker: WorkerId
     node: NodeId
@@ -39,6 +40,7 @@ class WorkerInfo:
     endpoint: Endpoint
     control_port: int
     pid: int
+    is_local: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where the gateway listens: `HOST:PORT` as people type it, and as a URL to print.
+"""Where a server listens: `HOST:PORT` as people type it, and as a URL to print.
 
 Pure: no name is resolved and no socket opened here.
 """
@@ -21,24 +21,24 @@ _EXAMPLES = (
 )
 
 
-def parse_listen(text: str) -> tuple[str, int]:
+def parse_listen(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
     """Split `HOST:PORT`, `HOST`, `[IPV6]:PORT`, `[IPV6]` or a bare IPv6 address.
 
-    A missing port is DEFAULT_PORT; port 0 lets the system choose one. The host comes back
+    A missing port is `default_port`; port 0 lets the system choose one. The host comes back
     without brackets. Raises ConfigError for everything else.
     """
     if "://" in text or "/" in text:
         raise _bad(text, "it is a URL, not an address")
     if text.startswith("["):
-        return _parse_bracketed(text)
+        return _parse_bracketed(text, default_port)
     if _is_ipv6(text):
-        return text, DEFAULT_PORT
+        return text, default_port
     if text.count(":") > 1:
         raise _bad(text, "an IPv6 address with a port needs brackets, and this is not one")
     host, colon, port = text.partition(":")
     if not host:
         raise _bad(text, "the host is missing")
-    return _check_host(text, host), _parse_port(text, port) if colon else DEFAULT_PORT
+    return _check_host(text, host), _parse_port(text, port) if colon else default_port
 
 
 def url_of(host: str, port: int) -> str:
@@ -51,14 +51,14 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host.replace('%', '%25')}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _parse_bracketed(text: str) -> tuple[str, int]:
+def _parse_bracketed(text: str, default_port: int) -> tuple[str, int]:
     host, closed, rest = text[1:].partition("]")
     if not closed:
         raise _bad(text, "the bracket is not closed")
     if not _is_ipv6(host):
         raise _bad(text, f"{host!r} is not an IPv6 address")
     if not rest:
-        return host, DEFAULT_PORT
+        return host, default_port
     if not rest.startswith(":"):
         raise _bad(text, "after the bracket there must be a colon and a port")
     return host, _parse_port(text, rest[1:])
@@ -91,4 +91,4 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _bad(text: str, why: str) -> ConfigError:
-    return ConfigError(f"Cannot listen on {text!r}: {why}.", next_step=_EXAMPLES)
+    return ConfigError(f"{text!r} is no address and port: {why}.", next_step=_EXAMPLES)

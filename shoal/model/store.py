@@ -7,6 +7,7 @@ or not at all, and two that want the same file wait for one cut. Knows nothing o
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from shoal.core.errors import ConfigError, ModelFileError
+from shoal.core.errors import ConfigError, FetchError, ModelFileError
 from shoal.core.specs import LayerRange, ModelSpec
-from shoal.model.atomic_file import remove_abandoned
+from shoal.model.atomic_file import atomic_file, remove_abandoned, write_all
 from shoal.model.gguf_file import ModelFile
 from shoal.model.slicing import (
     SLICER_VERSION,
@@ -78,6 +79,23 @@ class SliceStore:
         num_bytes = embedding_file_bytes(model_path)
         return self._get(name, num_bytes, lambda path: cut_embedding(model_path, path, progress))
 
+    def fetched_path(
+        self, name: str, num_bytes: int, sha256: str, chunks: Callable[[], Iterator[bytes]]
+    ) -> Path:
+        """A file that was cut elsewhere: fetched now if it is not there with this digest.
+
+        chunks: called where it must be fetched; yields the whole file. Raises FetchError where what came
+        is another file, and what `chunks` raises.
+        """
+        if Path(name).name != name or not name.endswith(SUFFIX):
+            raise FetchError(f"{name!r} is no name of a slice.")
+        return self._get(
+            name,
+            num_bytes,
+            lambda path: _write_fetched(path, num_bytes, sha256, chunks()),
+            is_right=lambda path: _sha256(path) == sha256,
+        )
+
     def entries(self) -> tuple[StoreEntry, ...]:
         """All files, used longest ago first."""
         found = []
@@ -88,11 +106,17 @@ class SliceStore:
                 found.append(StoreEntry(path, status.st_size, status.st_mtime))
         return tuple(sorted(found, key=lambda entry: (entry.last_used_s, entry.path)))
 
-    def _get(self, name: str, num_bytes: int, cut: Callable[[Path], Path]) -> Path:
+    def _get(
+        self,
+        name: str,
+        num_bytes: int,
+        cut: Callable[[Path], object],
+        is_right: Callable[[Path], bool] = lambda path: True,
+    ) -> Path:
         path = self.root / name
         self._handed_out.add(path)
         with self._lock(name):
-            if not _is_whole(path, num_bytes):
+            if not (_is_whole(path, num_bytes) and is_right(path)):
                 path.unlink(missing_ok=True)
                 self._make_room(num_bytes)
                 cut(path)
@@ -137,6 +161,27 @@ def _try_lock(lock: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _write_fetched(path: Path, num_bytes: int, sha256: str, chunks: Iterator[bytes]) -> None:
+    digest = hashlib.sha256()
+    num_written = 0
+    with atomic_file(path, num_bytes) as file:
+        for chunk in chunks:
+            write_all(file, chunk)
+            digest.update(chunk)
+            num_written += len(chunk)
+        if num_written != num_bytes or digest.hexdigest() != sha256:
+            raise FetchError(
+                f"What came for {path.name} is not what was offered: {num_written} of {num_bytes} bytes, "
+                f"sha256 {digest.hexdigest()} instead of {sha256}.",
+                next_step="If this repeats, the file on the head is damaged: remove it there.",
+            )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_whole(path: Path, num_bytes: int) -> bool:

@@ -36,17 +36,18 @@ class AllowList:
 
 
 class SecureContext:
-    """One process's ZeroMQ context with a fresh key pair and an allow-list."""
+    """One process's ZeroMQ context with a key pair and an allow-list. keys: public and secret, as Z85
+    text; fresh ones by default."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: tuple[str, str] | None = None) -> None:
         if not zmq.has("curve"):
             raise ConfigError(
                 "This pyzmq was built without CURVE, so links cannot be encrypted.",
                 next_step="Install the pyzmq wheel from PyPI: pip install --force-reinstall pyzmq",
             )
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        public, self._secret = zmq.curve_keypair()
-        self._public = public
+        public, secret = new_keys() if keys is None else keys
+        self._public, self._secret = public.encode("ascii"), secret.encode("ascii")
         self.allowed = AllowList()
         self._authenticator = zmq.auth.thread.ThreadAuthenticator(self.context)
         self._authenticator.start()
@@ -81,6 +82,17 @@ class SecureContext:
         socket.curve_publickey = self._public
         socket.curve_secretkey = self._secret
         return socket
+
+
+def new_keys() -> tuple[str, str]:
+    """A fresh CURVE key pair, public and secret, as Z85 text."""
+    public, secret = zmq.curve_keypair()
+    return public.decode("ascii"), secret.decode("ascii")
+
+
+def public_key_of(secret_key: str) -> str:
+    """The public half of a secret CURVE key; both as Z85 text."""
+    return zmq.curve_public(secret_key.encode("ascii")).decode("ascii")
 
 
 def zmq_address(address: str, port: int) -> str:

@@ -18,6 +18,9 @@ from shoal.worker.slice_worker import SliceWorker, WorkerListening
 
 # A ping-like call must pass while `start` loads for a minute.
 CALLS_AT_ONCE = 4
+# Ray gives its head this resource itself. Without one it might start a worker on any machine.
+HEAD_RESOURCE = "node:__internal_head__"
+RESOURCE_SHARE = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,20 @@ class WorkerAgent:
         self._worker.stop()
 
 
-def create_worker_actor(config: WorkerConfig) -> Any:
+def create_worker_actor(config: WorkerConfig, resource: str | None) -> Any:
     """Start a worker process on the connected cluster; returns its handle before it has loaded.
+
+    resource: what only the machine has that it is to run on; None is the head's own.
 
     Detached: it outlives the head's connection, and ends by its own lease. Never restarted by
     Ray: a return is a new incarnation with a new id and a new key.
     """
     actor_class = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(WorkerAgent)
     options = actor_class.options(
-        name=config.worker, lifetime="detached", max_concurrency=CALLS_AT_ONCE, get_if_exists=False
+        name=config.worker,
+        lifetime="detached",
+        max_concurrency=CALLS_AT_ONCE,
+        get_if_exists=False,
+        resources={HEAD_RESOURCE if resource is None else resource: RESOURCE_SHARE},
     )
     return options.remote(config)

@@ -208,6 +208,7 @@ class SliceWorker:
 
     def _pong(self, nonce: int) -> Pong:
         """Read without locks from other threads' state: each field is a single word."""
+        self.renew_lease()  # only the head pings; before there is a route, nothing else is heard of it
         job = self._computing
         return Pong(
             nonce,

@@ -36,7 +36,9 @@ def ignore(phase: StartPhase, num_done: int, num_total: int) -> None:
 def test_a_cluster_that_fails_leaves_the_log_that_its_error_names(
     config: ServeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_daemon, "_ray_start_command", lambda _: ["/bin/sh", "-c", "echo no luck; exit 3"])
+    monkeypatch.setattr(
+        ray_daemon, "_ray_start_command", lambda *_: ["/bin/sh", "-c", "echo no luck; exit 3"]
+    )
     controller = Controller(config)
     with pytest.raises(ClusterError) as caught:
         controller.start(ignore)

@@ -108,7 +108,9 @@ def test_a_daemon_whose_head_was_killed_is_ended_by_the_next_start(state_root: P
 def test_a_failed_start_says_where_to_read_and_leaves_nothing_running(
     state_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_daemon, "_ray_start_command", lambda _: ["/bin/sh", "-c", "echo no luck; exit 3"])
+    monkeypatch.setattr(
+        ray_daemon, "_ray_start_command", lambda *_: ["/bin/sh", "-c", "echo no luck; exit 3"]
+    )
     daemon = prepare_ray_daemon(state_root)
     try:
         with pytest.raises(ClusterError, match=r"status 3\. Its last line: no luck Read .*ray\.log"):

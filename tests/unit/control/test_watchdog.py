@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import zmq
@@ -168,8 +169,8 @@ def test_a_killed_process_of_another_machine_shows_by_its_broken_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     process, info = answering_process
-    monkeypatch.setattr(watchdog, "_is_local", lambda info: False)
     monkeypatch.setattr(watchdog, "PATIENCE_S", 1000.0)
+    info = replace(info, is_local=False)
     with watching(info, secure=secure) as (dog, losses):
         wait_until(lambda: dog.round_trip_s(info.worker) is not None, deadline_s=DEADLINE_S, what="a pong")
         process.kill()
