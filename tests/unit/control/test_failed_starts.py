@@ -18,7 +18,7 @@ LIMITS = EngineLimits(
 def new_state(num_nodes: int, *, survive: int = 0) -> ClusterState:
     """A cluster that has lost everything; all nodes have the same room."""
     nodes = [NodeId(f"n{number}") for number in range(num_nodes)]
-    return ClusterState((LAYERS,), nodes, survive, {LAYERS: 1, OTHERS: 1}, free_bytes=lambda node: 10)
+    return ClusterState((LAYERS,), nodes, survive, {LAYERS: 1, OTHERS: 1}, free_bytes=lambda node, held: 10)
 
 
 def fail(state: ClusterState, start: Start) -> None:
