@@ -14,6 +14,7 @@ import typer
 
 from shoal import __version__
 from shoal.commands.assess import assess_command
+from shoal.commands.bench import bench
 from shoal.commands.catalogue import catalogue_command
 from shoal.commands.chaos import chaos
 from shoal.commands.chat import chat
@@ -44,6 +45,7 @@ app.command()(serve)
 app.command()(chat)
 app.command()(status)
 app.command()(trace)
+app.command()(bench)
 app.command()(inspect)
 app.command()(join)
 app.command()(leave)
