@@ -25,27 +25,30 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.quiet import NUM_CORES, ForeignShare, wait_until_quiet
+from benchmarks.quiet import NUM_CORES, ForeignShare, used_s, wait_until_quiet
 from benchmarks.servers import LlamaRpc, ShoalServe, UndividedProcess
 from shoal.commands import api_load
 
+RPC = "llama.cpp RPC"
 TOKENS = {1: 64, 2: 48, 8: 24}
 """Tokens of each answer, by the number of streams: some seconds of decoding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One round: the figure of each contender, and what others used meanwhile."""
+    """One round: the figure of each contender, CPU seconds it took, and what others used meanwhile."""
 
     figures: dict[str, float]
+    cpu_s: dict[str, float]
     foreign_share: float
 
 
 class Rounds:
     """Runs contenders in turn until there are enough quiet rounds."""
 
-    def __init__(self, pids: Callable[[], list[int]], options: argparse.Namespace) -> None:
+    def __init__(self, pids: dict[str, list[int]], options: argparse.Namespace) -> None:
         self._pids = pids
+        self._all_pids = [pid for contender in pids.values() for pid in contender]
         self._options = options
 
     def run(self, name: str, contenders: dict[str, Callable[[], float]]) -> list[Pair]:
@@ -54,12 +57,16 @@ class Rounds:
         while sum(pair.foreign_share < self._options.quiet for pair in pairs) < wanted:
             if time.monotonic() > deadline_s and len(pairs) >= wanted:
                 break
-            wait_until_quiet(self._pids, self._options.quiet, deadline_s - time.monotonic())
-            look = ForeignShare(self._pids())
+            wait_until_quiet(self._all_pids, self._options.quiet, deadline_s - time.monotonic())
+            look = ForeignShare(self._all_pids)
             # Every other round backwards: whoever comes second finds a warmer, or hotter, machine.
             order = list(contenders)[:: 1 if len(pairs) % 2 else -1]
-            figures = {which: contenders[which]() for which in order}
-            pairs.append(Pair(figures, look.share()))
+            figures, cpu_s = {}, {}
+            for which in order:
+                before_s = used_s(self._pids[which])
+                figures[which] = contenders[which]()
+                cpu_s[which] = used_s(self._pids[which]) - before_s
+            pairs.append(Pair(figures, cpu_s, look.share()))
         best = sorted(pairs, key=lambda pair: pair.foreign_share)[:wanted]
         print(f"{name}: {len(pairs)} rounds, others used up to {max(p.foreign_share for p in best):.0%}")
         return best
@@ -174,9 +181,10 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     )
     apis = {"shoal": Api(serve.url, serve.model, {})}
     if rpc is not None:
-        apis["llama.cpp RPC"] = Api(rpc.url, rpc.model, {"cache_prompt": False})
+        apis[RPC] = Api(rpc.url, rpc.model, {"cache_prompt": False})
     try:
-        rounds = Rounds(lambda: [*serve.pids, undivided.process.pid, *(rpc.pids if rpc else [])], options)
+        pids = {"undivided": [undivided.process.pid], "shoal": serve.pids}
+        rounds = Rounds(pids | ({RPC: rpc.pids} if rpc else {}), options)
         found = {
             name: [asdict(pair) for pair in rounds.run(name, contenders)]
             for name, contenders in scenarios(undivided, apis, options.nodes).items()

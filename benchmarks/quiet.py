@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import psutil
 
@@ -21,22 +21,24 @@ class ForeignShare:
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = [os.getpid(), *pids]
         self._began_s = time.monotonic()
-        self._busy_s, self._own_s = _busy_s(), self._used_s()
+        self._busy_s, self._own_s = _busy_s(), used_s(self._pids)
 
     def share(self) -> float:
-        foreign_s = _busy_s() - self._busy_s - (self._used_s() - self._own_s)
+        foreign_s = _busy_s() - self._busy_s - (used_s(self._pids) - self._own_s)
         return max(0.0, foreign_s) / ((time.monotonic() - self._began_s) * NUM_CORES)
 
-    def _used_s(self) -> float:
-        times = (psutil.Process(pid).cpu_times() for pid in self._pids if psutil.pid_exists(pid))
-        return sum(t.user + t.system for t in times)
+
+def used_s(pids: Iterable[int]) -> float:
+    """CPU seconds that processes have used so far."""
+    times = (psutil.Process(pid).cpu_times() for pid in pids if psutil.pid_exists(pid))
+    return sum(t.user + t.system for t in times)
 
 
-def wait_until_quiet(pids: Callable[[], Iterable[int]], most: float, patience_s: float) -> bool:
+def wait_until_quiet(pids: Iterable[int], most: float, patience_s: float) -> bool:
     """Wait until others use less than `most` of the cores; False when that did not happen in time."""
-    deadline_s = time.monotonic() + patience_s
+    own, deadline_s = list(pids), time.monotonic() + patience_s
     while time.monotonic() < deadline_s:
-        look = ForeignShare(pids())
+        look = ForeignShare(own)
         time.sleep(LOOK_S)
         if look.share() < most:
             return True

@@ -38,7 +38,7 @@ class Started:
         self.process = subprocess.Popen(
             command, stdout=self._log, stderr=subprocess.STDOUT, env={**os.environ, **env}
         )
-        self._wait_until_ready(ready_path, log)
+        self._wait_until_ready(ready_path, log, command[0])
         self.start_s = time.monotonic() - began_s
 
     def stop(self) -> None:
@@ -50,7 +50,7 @@ class Started:
             self.process.wait()
         self._log.close()
 
-    def _wait_until_ready(self, path: str, log: Path) -> None:
+    def _wait_until_ready(self, path: str, log: Path, program: str) -> None:
         deadline_s = time.monotonic() + START_DEADLINE_S
         while time.monotonic() < deadline_s:
             if self.process.poll() is not None:
@@ -62,7 +62,7 @@ class Started:
                 pass
             time.sleep(0.05)
         self.process.kill()
-        raise SystemExit(f"{self.process.args} did not come up:\n{log.read_text()[-2000:]}")
+        raise SystemExit(f"{program} did not come up:\n{log.read_text()[-2000:]}")
 
 
 class ShoalServe(Started):
@@ -136,7 +136,7 @@ class UndividedProcess:
     def ask(self, *words: object) -> float:
         assert self.process.stdin is not None
         print(*words, file=self.process.stdin, flush=True)
-        return float(self._read()["result"])
+        return float(str(self._read()["result"]))
 
     def stop(self) -> None:
         assert self.process.stdin is not None
