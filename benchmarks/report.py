@@ -47,8 +47,9 @@ def table(results: dict[str, Any]) -> str:
     rss = ", ".join(f"{rss_bytes / 2**20:.0f} MiB" for rss_bytes in results["worker_rss_bytes"])
     lines += [
         "",
-        f"{results['machine']}; {results['model']} as {', '.join(results['layers'])}. Workers: {rss}. First start "
-        f"{results['first_start_s']:.1f} s (with cutting), second {results['second_start_s']:.1f} s.",
+        f"{results['machine']}; {results['model']} as {', '.join(results['layers'])}. Workers: {rss}. "
+        f"First start {results['first_start_s']:.1f} s"
+        f", with cutting; second {results['second_start_s']:.1f} s.",
     ]
     return "\n".join(lines)
 
