@@ -123,7 +123,7 @@ def if_lost(facts: Facts, node: NodeId) -> Rung | None:
         return None if decision.stranded else Rung.LOAD
     before = set() if facts.placement is None else {stage.worker for stage in facts.placement.stages}
     rungs = [rung_of(facts.placement, s) for s in decision.placement.stages if s.worker not in before]
-    return Rung.WARM if Rung.WARM in rungs else Rung.HOT
+    return Rung.HOT if set(rungs) <= {Rung.HOT} else Rung.WARM
 
 
 def _owners(facts: Facts) -> dict[LayerRange, WorkerInfo]:
@@ -137,9 +137,9 @@ def _owners(facts: Facts) -> dict[LayerRange, WorkerInfo]:
             continue
         carried = Counter(owner.node for owner in owners.values())
 
-        def cost(worker: WorkerInfo, carried: Counter[NodeId] = carried) -> tuple[bool, int, str]:
+        def cost(worker: WorkerInfo, carried: Counter[NodeId] = carried) -> tuple[bool, bool, int, str]:
             is_hot = rung_of(facts.placement, worker) is Rung.HOT
-            return not is_hot, carried[worker.node], worker.worker
+            return worker.node in facts.leaving, not is_hot, carried[worker.node], worker.worker
 
         owners[layers] = min(candidates, key=cost)
     return owners
@@ -147,12 +147,18 @@ def _owners(facts: Facts) -> dict[LayerRange, WorkerInfo]:
 
 def _hand_overs(facts: Facts, stages: tuple[WorkerInfo, ...]) -> tuple[tuple[WorkerInfo, WorkerInfo], ...]:
     """For each stage on a machine that leaves, the live worker elsewhere that can take it."""
+
+    def cost(worker: WorkerInfo) -> tuple[bool, bool, str]:
+        # Who is being sent sessions already is not exchanged for another in the middle of that.
+        awaits_states = facts.placement is not None and facts.placement.awaits_states(worker)
+        return not awaits_states, rung_of(facts.placement, worker) is not Rung.HOT, worker.worker
+
     pairs = []
     for stage in stages:
         if stage.node in facts.leaving:
             elsewhere = [w for w in facts.live if w.layers == stage.layers and w.node not in facts.leaving]
             if elsewhere:
-                pairs.append((stage, min(elsewhere, key=lambda worker: worker.worker)))
+                pairs.append((stage, min(elsewhere, key=cost)))
     return tuple(pairs)
 
 

@@ -94,7 +94,7 @@ MUTATIONS = (
     Mutation(
         "unfinished entries are sent again along the new route",
         "shoal/pipeline/protocol.py",
-        "                self._send_again(self._route, record)",
+        "                self._send_again(self._route, record, now_s)",
         "                pass",
     ),
     Mutation(
@@ -106,7 +106,7 @@ MUTATIONS = (
     Mutation(
         "steps past their deadline are sent again",
         "shoal/pipeline/protocol.py",
-        "            self._steps.resent(record, now_s)\n            self._send_again(route, record)",
+        "            self._steps.resent(record, now_s)\n            self._send_again(route, record, now_s)",
         "            self._steps.resent(record, now_s)",
     ),
     Mutation(

@@ -141,3 +141,12 @@ def test_a_given_limit_holds_for_each_kind() -> None:
 
 def test_without_anybody_there_is_no_step() -> None:
     assert _scheduler().choose([], NOTHING) is None
+
+
+def test_where_few_steps_may_be_in_flight_those_who_decode_take_turns() -> None:
+    scheduler, sessions, served = _scheduler(2, max_steps=1), _decoding(1, 2, 3, 4), []
+    for _ in range(2):
+        choice = scheduler.choose(sessions, NOTHING)
+        assert choice is not None
+        served += choice.sessions
+    assert served == [1, 2, 3, 4]
