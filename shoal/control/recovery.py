@@ -240,8 +240,13 @@ def _restore_redundancy(facts: Facts, stages: tuple[WorkerInfo, ...]) -> tuple[S
             continue
         rooms = [fact for fact in _rooms(facts, layers) if _machine(facts, fact.node) not in holders]
         if rooms:
-            best = min(rooms, key=lambda fact: (fact.node in busy_nodes, -fact.free_bytes, fact.node))
-            return (Start(best.node, layers),)
+            # A machine with one worker and no stage can keep it hot.
+            num_workers = Counter(worker.node for worker in facts.live)
+
+            def cost(fact: NodeFact, busy: Counter[NodeId] = num_workers) -> tuple[bool, int, int, str]:
+                return fact.node in busy_nodes, busy[fact.node], -fact.free_bytes, fact.node
+
+            return (Start(min(rooms, key=cost).node, layers),)
     return _employ_idle(facts, by_need)
 
 
