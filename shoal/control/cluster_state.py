@@ -20,7 +20,7 @@ REMEMBERED_LOSSES = 50
 @dataclass(slots=True)
 class Loss:
     """One worker that was lost, and what became of its stage. rung, stall_s: None while open, or
-    where it carried no stage."""
+    where it carried no stage. is_waited_for: its stage was replaced, and streams have not gone on."""
 
     worker: WorkerInfo
     cause: str
@@ -29,6 +29,7 @@ class Loss:
     predicted_stall_s: float | None = None
     stall_s: float | None = None
     end: str = "open"
+    is_waited_for: bool = False
 
 
 class ClusterState:

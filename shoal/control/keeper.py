@@ -23,6 +23,7 @@ from shoal.pipeline.actions import HandedOver, LinkCut, PipelineEvent, Resumed, 
 from shoal.pipeline.driver import Driver
 
 STOP_DEADLINE_S = 3.0
+STREAMS_FIRST_S = 10.0  # after a loss, for streams to go on before standbys are loaded
 START_AGAIN_S = 5.0  # after a start that failed, before the same one
 
 logger = logging.getLogger(__name__)
@@ -224,9 +225,7 @@ class Keeper:
         if isinstance(outcome, ShoalError):
             self.state.start_failed(start)
             logger.error("layers %s could not be loaded on %s: %s", start.layers, start.node, outcome)
-            timer = threading.Timer(START_AGAIN_S, lambda: self._events.put(lambda: self._try_again(start)))
-            timer.daemon = True
-            timer.start()
+            self._look_again(START_AGAIN_S, lambda: self._try_again(start))
             self._recover()
             return
         if start.node not in self.state.nodes:  # the machine was lost just when it had loaded
@@ -246,8 +245,6 @@ class Keeper:
         """Look at the facts and do what they ask for."""
         decision = decide(self.state.facts())
         self.is_covered = not decision.uncovered
-        if decision.starts and (decision.uncovered or self._restores):
-            self._begin(decision.starts)
         if decision.stranded:
             self._strand(decision)
         if decision.placement is not None and decision.placement != self.state.placement:
@@ -256,12 +253,30 @@ class Keeper:
             if leaving.worker not in self._handing:
                 self._handing.add(leaving.worker)
                 self._driver.hand_over(leaving.worker, successor.worker)
+        if decision.starts and (decision.uncovered or (self._restores and not self._streams_stand_still())):
+            self._begin(decision.starts)
         for worker in self.state.idle_on_leaving():
             self._retire(worker.worker)
         for node in self.state.left():
             self.state.remove(node)
             logger.warning("machine %s has left", node)
             self._on_left(node)
+
+    def _streams_stand_still(self) -> bool:
+        """Whether streams wait for a stage that has just been replaced: its pull comes before loading
+        what may be needed one day. When they go on, or do not in time, there is another look."""
+        since_s = time.monotonic() - STREAMS_FIRST_S
+        if not any(loss.is_waited_for and loss.noticed_s > since_s for loss in self.state.losses):
+            return False
+        if not self._driver.statistics().sessions_active:
+            return False
+        self._look_again(STREAMS_FIRST_S, self._recover)
+        return True
+
+    def _look_again(self, after_s: float, look: Callable[[], None]) -> None:
+        timer = threading.Timer(after_s, lambda: self._events.put(look))
+        timer.daemon = True
+        timer.start()
 
     def _begin(self, starts: Sequence[Start]) -> None:
         for start in starts:
@@ -313,6 +328,7 @@ class Keeper:
         load_s = self.state.load_s.get(successor.layers, 0.0) if loss.rung is Rung.LOAD else 0.0
         loss.predicted_stall_s = predict_stall_s(self._driver.replay_estimate(), loss.rung, load_s)
         loss.end = "replaced"
+        loss.is_waited_for = self._driver.statistics().sessions_active > 0
         logger.warning(
             "layers %s go on as %s on %s; predicted stall %.2f s after %.2f s",
             successor.layers,
@@ -324,6 +340,8 @@ class Keeper:
 
     def _resumed(self, epoch: int, stall_s: float) -> None:
         for loss in self.state.losses:
-            if loss.end == "replaced" and loss.stall_s is None:
+            if loss.is_waited_for:
                 loss.stall_s = stall_s
+                loss.is_waited_for = False
         logger.warning("streams go on in epoch %d after a stall of %.2f s", epoch, stall_s)
+        self._recover()
