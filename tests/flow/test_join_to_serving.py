@@ -1,0 +1,194 @@
+"""Machines on a network of their own: they join, take a slice, serve, leave politely, and are lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from shoal.core.status import ClusterStatus
+from tests.support.lan import Command, Host, lan, why_no_lan
+from tests.support.processes import wait_until
+from tests.support.tiny_models import write_tiny_model
+
+REASON = why_no_lan()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+URL = "http://127.0.0.1:8000"
+ANSWER_TOKENS = 1500
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    write_tiny_model(path, "qwen2")
+    return path
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    with lan(3) as made:
+        yield made
+
+
+class Head:
+    """The gateway, asked from the head itself."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def get(self, path: str) -> httpx.Response:
+        return self._host.inside(lambda: httpx.get(URL + path, timeout=10))
+
+    def is_ready(self) -> bool:
+        return self.get("/health/ready").status_code == 200
+
+    def status(self) -> ClusterStatus:
+        return msgspec.convert(self.get("/admin/status").json(), ClusterStatus)
+
+    def carriers(self) -> list[str]:
+        """The machines that carry the stages, in order."""
+        return [worker.node for worker in self.status().workers if worker.role == "stage"]
+
+    def standbys(self) -> set[str]:
+        return {worker.node for worker in self.status().workers if "standby" in worker.role}
+
+    def chat(self, when_begun: Callable[[], None] = lambda: None) -> str:
+        """A greedy answer's text. when_begun: called once some of it has come."""
+        begun = threading.Event()
+
+        def act() -> None:
+            if begun.wait(30):
+                when_begun()
+
+        # Started here, not from the thread inside: that one's children are inside too.
+        acting = threading.Thread(target=act)
+        acting.start()
+        text = self._host.inside(lambda: _stream(begun))
+        acting.join()
+        return text
+
+
+def _stream(begun: threading.Event) -> str:
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "hello"}],
+        "stream": True,
+        "max_tokens": ANSWER_TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    text, num_events = "", 0
+    with httpx.stream("POST", f"{URL}/v1/chat/completions", json=body, timeout=60) as response:
+        assert response.status_code == 200, response.read()
+        for line in response.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            event = json.loads(line.removeprefix("data: "))
+            assert "error" not in event, event
+            text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+            num_events += 1
+            if num_events == 50:
+                begun.set()
+    return text
+
+
+def join(host: Host, head: Host, token: str, name: str) -> Command:
+    return host.start("join", head.address, "--token", token, "--name", name, "--threads", "1")
+
+
+def test_machines_join_serve_leave_in_mid_answer_and_are_survived_when_their_cable_is_pulled(
+    hosts: list[Host], model: Path
+) -> None:
+    head_host, a_host, b_host = hosts
+    head = Head(head_host)
+    token = head_host.run("token", "create")[1].split()[0]
+    serve = head_host.start(
+        *("serve", str(model), "--nodes", "0", "--wait-for", "2"),
+        *("--join-listen", head_host.address, "--threads", "1", "--ctx", "2048"),
+    )
+    serve.wait_for("End it: Ctrl-C")
+    assert "Layers [0, 3), [3, 6) wait for machines that join" in head.get("/health/ready").text or (
+        "Layers [0, 3), [3, 6) have no live owner" in head.get("/health/ready").text
+    )
+
+    a = join(a_host, head_host, token, "a")
+    a.wait_for("Joined as a")
+    wait_until(lambda: len(head.status().workers) == 1, deadline_s=30, what="a to load its slice")
+    assert "[3, 6)" in head.get("/health/ready").text
+    fetched = sorted(path.name for path in a_host.home.rglob("*.gguf"))
+    assert [name.split("-v1-")[1] for name in fetched] == ["0-3.gguf", "embedding.gguf"]
+
+    b = join(b_host, head_host, token, "b")
+    wait_until(head.is_ready, deadline_s=30, what="ready without a restart")
+    assert head.carriers() == ["a", "b"]
+    wait_until(lambda: head.standbys() == {"a", "b"}, deadline_s=30, what="each to stand by for the other")
+    whole = head.chat()
+
+    assert head.chat(lambda: a.process.send_signal(signal.SIGTERM)) == whole
+    assert a.process.wait(timeout=10) == 0
+    assert "Nothing is left running here." in a.output
+    assert a_host.pids() == []
+    assert head.carriers() == ["b", "b"]
+    assert head.status().losses == ()
+
+    join(a_host, head_host, token, "a").wait_for("Joined as a")
+    wait_until(
+        lambda: sum(worker.node == "a" for worker in head.status().workers) == 2,
+        deadline_s=30,
+        what="a to stand by for both stages",
+    )
+    assert head.chat(b_host.cut) == whole
+    assert head.carriers() == ["a", "a"]
+    assert {loss.node for loss in head.status().losses} == {"b"}
+    b_host.mend()
+    b.wait_for("Joined as b", times=2)
+
+    serve.process.send_signal(signal.SIGTERM)
+    assert serve.process.wait(timeout=10) == 0
+    b.wait_for("The head has ended.")
+    for host in hosts:
+        wait_until(lambda host=host: host.pids() == [], deadline_s=10, what="nothing to be left")  # type: ignore[misc]
+
+
+def test_who_may_not_join_is_told_why_by_names_of_both_sides(hosts: list[Host], model: Path) -> None:
+    head_host, other, _ = hosts
+    token = head_host.run("token", "create")[1].split()[0]
+    strangers = other.run("token", "create")[1].split()[0]
+    head_host.start(
+        *("serve", str(model), "--engine", "digest", "--join-listen", f"[{head_host.address6}]:8001"),
+    ).wait_for("End it: Ctrl-C")
+    at = f"[{head_host.address6}]:8001"
+
+    status, said = other.run("join", at, "--token", strangers)
+    assert (status, "is not the head that this token is of" in said) == (2, True), said
+    status, said = other.run("join", f"[{head_host.address6}]:8002", "--token", token)
+    assert status == 1
+    assert f"{head_host.address6} port 8002 cannot be reached from this machine" in said
+    assert other.address in said
+    status, said = other.run("join", at, "--token", token, "--address", "10.1.2.3")
+    assert (
+        status,
+        f"no address 10.1.2.3: cannot assign requested address. Its addresses: {other.address}" in said,
+    ) == (2, True), said
+    # An address that both have, as of a container bridge: the head must not take itself for the machine.
+    status, said = other.run("join", at, "--token", token, "--address", "127.0.0.1", "--name", "c")
+    assert status == 2
+    assert f"The head at {at} cannot reach c at 127.0.0.1" in said
+    status, said = head_host.run("serve", str(model), "--listen", "127.0.0.1:0", "--join-listen", at)
+    assert status == 2
+    assert f"{head_host.address6} port 8001: address already in use" in said
+    token_id = head_host.run("token", "list")[1].split()[0]
+    assert head_host.run("token", "revoke", token_id)[0] == 0
+
+    def is_refused() -> bool:
+        status, said = other.run("join", at, "--token", token)
+        return status == 2 and "refuses this token" in said
+
+    wait_until(is_refused, deadline_s=20, what="the revoked token to be refused")
