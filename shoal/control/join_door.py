@@ -85,6 +85,8 @@ class JoinDoor:
         self._keys_changed = _changed_at(state_root)
         self._events: DoorEvents | None = None
         self._stopping = threading.Event()
+        self._closing = threading.Lock()  # nobody wakes a socket that has been closed
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="shoal-door", daemon=True)
 
     def start(self, events: DoorEvents) -> None:
@@ -98,8 +100,8 @@ class JoinDoor:
     def stop(self) -> None:
         """Tell the members that the head ends, and close. Once; also where `start` never came."""
         self._stopping.set()
+        self._wake()
         if self._thread.is_alive():
-            self._server.wake()
             self._thread.join(STOP_DEADLINE_S)
         else:
             self._close()
@@ -143,8 +145,12 @@ class JoinDoor:
 
     def _post(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
-        if not self._stopping.is_set():
-            self._server.wake()
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._closing:
+            if not self._is_closed:
+                self._server.wake()
 
     def _run(self) -> None:
         try:
@@ -156,7 +162,9 @@ class JoinDoor:
             self._close()
 
     def _close(self) -> None:
-        self._server.close(linger_s=FAREWELL_S)
+        with self._closing:
+            self._is_closed = True
+            self._server.close(linger_s=FAREWELL_S)
         # Closing the context drops what its sockets have not sent yet.
         if self._members:
             time.sleep(FAREWELL_S)
@@ -211,6 +219,9 @@ class JoinDoor:
     def _offer(self, node: NodeId, offer: Offer, path: Path, fetched: Future[Path]) -> None:
         self._paths[offer.name] = path
         if self._membership.offer(node, offer):
+            before = self._fetches.pop((node, offer.name), None)
+            if before is not None:
+                before.set_exception(ClusterError(f"{offer.name} was asked for again."))
             self._fetches[node, offer.name] = fetched
         else:
             fetched.set_exception(ClusterError(f"Machine {node} has gone."))

@@ -79,20 +79,26 @@ class JoinLink:
         self._beats = False
         self._heard_s = time.monotonic()
         self._stopping = threading.Event()
+        self._closing = threading.Lock()  # nobody wakes a socket that has been closed
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="shoal-link", daemon=True)
         self._thread.start()
 
     def send(self, message: FromNode) -> None:
         """From any thread."""
         self._to_send.append(message)
-        if not self._stopping.is_set():
-            self._client.wake()
+        self._wake()
 
     def close(self) -> None:
-        """Once."""
-        self._client.wake()
+        """Idempotent."""
         self._stopping.set()
+        self._wake()
         self._thread.join(STOP_DEADLINE_S)
+
+    def _wake(self) -> None:
+        with self._closing:
+            if not self._is_closed:
+                self._client.wake()
 
     # ------------------------------------------------------------ the link's thread
 
@@ -115,7 +121,9 @@ class JoinLink:
         finally:
             for chunks in list(self._chunks.values()):
                 chunks.put(None)
-            self._client.close()
+            with self._closing:
+                self._is_closed = True
+                self._client.close()
 
     def _beat(self, now_s: float) -> None:
         if not self._beats:

@@ -114,9 +114,7 @@ def test_machines_join_serve_leave_in_mid_answer_and_are_survived_when_their_cab
         *("--join-listen", head_host.address, "--threads", "1", "--ctx", "2048"),
     )
     serve.wait_for("End it: Ctrl-C")
-    assert "Layers [0, 3), [3, 6) wait for machines that join" in head.get("/health/ready").text or (
-        "Layers [0, 3), [3, 6) have no live owner" in head.get("/health/ready").text
-    )
+    assert "Layers [0, 3), [3, 6) have no live owner" in head.get("/health/ready").text
 
     a = join(a_host, head_host, token, "a")
     a.wait_for("Joined as a")
@@ -155,40 +153,3 @@ def test_machines_join_serve_leave_in_mid_answer_and_are_survived_when_their_cab
     b.wait_for("The head has ended.")
     for host in hosts:
         wait_until(lambda host=host: host.pids() == [], deadline_s=10, what="nothing to be left")  # type: ignore[misc]
-
-
-def test_who_may_not_join_is_told_why_by_names_of_both_sides(hosts: list[Host], model: Path) -> None:
-    head_host, other, _ = hosts
-    token = head_host.run("token", "create")[1].split()[0]
-    strangers = other.run("token", "create")[1].split()[0]
-    head_host.start(
-        *("serve", str(model), "--engine", "digest", "--join-listen", f"[{head_host.address6}]:8001"),
-    ).wait_for("End it: Ctrl-C")
-    at = f"[{head_host.address6}]:8001"
-
-    status, said = other.run("join", at, "--token", strangers)
-    assert (status, "is not the head that this token is of" in said) == (2, True), said
-    status, said = other.run("join", f"[{head_host.address6}]:8002", "--token", token)
-    assert status == 1
-    assert f"{head_host.address6} port 8002 cannot be reached from this machine" in said
-    assert other.address in said
-    status, said = other.run("join", at, "--token", token, "--address", "10.1.2.3")
-    assert (
-        status,
-        f"no address 10.1.2.3: cannot assign requested address. Its addresses: {other.address}" in said,
-    ) == (2, True), said
-    # An address that both have, as of a container bridge: the head must not take itself for the machine.
-    status, said = other.run("join", at, "--token", token, "--address", "127.0.0.1", "--name", "c")
-    assert status == 2
-    assert f"The head at {at} cannot reach c at 127.0.0.1" in said
-    status, said = head_host.run("serve", str(model), "--listen", "127.0.0.1:0", "--join-listen", at)
-    assert status == 2
-    assert f"{head_host.address6} port 8001: address already in use" in said
-    token_id = head_host.run("token", "list")[1].split()[0]
-    assert head_host.run("token", "revoke", token_id)[0] == 0
-
-    def is_refused() -> bool:
-        status, said = other.run("join", at, "--token", token)
-        return status == 2 and "refuses this token" in said
-
-    wait_until(is_refused, deadline_s=20, what="the revoked token to be refused")

@@ -71,3 +71,17 @@ def test_a_second_ctrl_c_ends_at_once() -> None:
     )
     assert done.stdout.splitlines() == ["still stopping", "ended at once"]
     assert done.returncode == 130
+
+
+def test_a_signal_that_is_postponed_is_noted_and_the_next_start_is_interrupted_again() -> None:
+    with StopSignals(never) as signals:
+        with signals.postponing():
+            send_to_self(signal.SIGTERM)
+        assert signals.first == signal.SIGTERM
+        with pytest.raises(StopRequested):
+            signals.raise_if_requested()
+    with StopSignals(never) as signals:
+        with signals.postponing():
+            pass
+        with pytest.raises(StopRequested):
+            send_to_self(signal.SIGTERM)

@@ -103,3 +103,38 @@ def test_a_model_whose_heads_fit_no_q8_0_blocks_is_refused_in_invariant_mode(
     make_start_plan(config, ignore)
     with pytest.raises(ConfigError, match="48 values wide"):
         make_start_plan(replace(config, invariant=True), ignore)
+
+
+def test_slices_that_wait_for_machines_come_after_those_of_local_nodes(config: ServeConfig) -> None:
+    config = replace(config, join_listen=("10.0.0.1", 8001), num_nodes=1, wait_for=2)
+    plan = make_start_plan(config, ignore)
+    assert plan.local_ranges == ((0, 2),)
+    assert plan.awaiting == ((2, 4), (4, 6))
+    assert plan.nodes == ("local-0",)
+
+
+def test_a_head_may_carry_nothing_itself(config: ServeConfig) -> None:
+    config = replace(config, join_listen=("10.0.0.1", 8001), num_nodes=0, wait_for=1)
+    plan = make_start_plan(config, ignore)
+    assert (plan.local_ranges, plan.awaiting, plan.nodes) == ((), ((0, 6),), ())
+
+
+def test_one_local_node_is_enough_where_others_may_join(config: ServeConfig) -> None:
+    assert make_start_plan(replace(config, join_listen=("10.0.0.1", 8001)), ignore).nodes == ("local-0",)
+
+
+def test_cuts_count_the_slices_of_machines_that_join(config: ServeConfig) -> None:
+    config = replace(config, join_listen=("10.0.0.1", 8001), cuts=(1, 3), wait_for=1)
+    assert make_start_plan(config, ignore).local_ranges == ((0, 1), (1, 3))
+    with pytest.raises(ConfigError, match=r"--nodes says 3 and --wait-for 1\. .* use --nodes 2"):
+        make_start_plan(replace(config, num_nodes=3), ignore)
+
+
+def test_waiting_where_nobody_can_join_is_refused(config: ServeConfig) -> None:
+    with pytest.raises(ConfigError, match="Add --join-listen"):
+        make_start_plan(replace(config, wait_for=1), ignore)
+
+
+def test_a_cluster_of_no_nodes_is_refused(config: ServeConfig) -> None:
+    with pytest.raises(ConfigError, match="no node to serve with"):
+        make_start_plan(replace(config, num_nodes=0), ignore)

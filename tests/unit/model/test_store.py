@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from shoal.core.errors import ConfigError
+from shoal.core.errors import ConfigError, FetchError
 from shoal.core.specs import LayerRange, ModelSpec
 from shoal.model.slicing import slice_file_bytes
 from shoal.model.spec_reader import read_spec
@@ -138,3 +139,50 @@ def test_a_store_that_cannot_be_made_says_where(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="SHOAL_HOME"):
         SliceStore(tmp_path / "file" / "slices")
+
+
+def offered(path: Path) -> tuple[str, int, str]:
+    """Name, bytes and digest of a file that another machine has."""
+    content = path.read_bytes()
+    return path.name, len(content), hashlib.sha256(content).hexdigest()
+
+
+def never() -> Iterator[bytes]:
+    raise AssertionError("it is there already")
+
+
+def test_a_slice_that_was_fetched_is_kept_and_not_fetched_again(tmp_path: Path, source: Path) -> None:
+    name, num_bytes, sha256 = offered(source)
+    content = source.read_bytes()
+    store = SliceStore(tmp_path / "other")
+    path = store.fetched_path(name, num_bytes, sha256, lambda: iter([content[:1000], content[1000:]]))
+    assert path.read_bytes() == content
+    assert SliceStore(tmp_path / "other").fetched_path(name, num_bytes, sha256, never) == path
+
+
+def test_a_fetched_slice_that_was_changed_on_the_disk_is_fetched_again(tmp_path: Path, source: Path) -> None:
+    name, num_bytes, sha256 = offered(source)
+    store = SliceStore(tmp_path / "other")
+    path = store.fetched_path(name, num_bytes, sha256, lambda: iter([source.read_bytes()]))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    store.fetched_path(name, num_bytes, sha256, lambda: iter([source.read_bytes()]))
+    assert path.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("change", [lambda content: content[:-1], lambda content: content[:-1] + b"x"])
+def test_what_comes_with_another_digest_or_length_is_not_kept(
+    tmp_path: Path, source: Path, change: Callable[[bytes], bytes]
+) -> None:
+    name, num_bytes, sha256 = offered(source)
+    store = SliceStore(tmp_path / "other")
+    with pytest.raises(FetchError, match="is not what was offered"):
+        store.fetched_path(name, num_bytes, sha256, lambda: iter([change(source.read_bytes())]))
+    assert [path for path in store.root.iterdir() if path.suffix != ".lock"] == []
+
+
+@pytest.mark.parametrize("name", ["../evil.gguf", "/etc/x.gguf", "x.txt", ""])
+def test_a_name_that_leads_out_of_the_store_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FetchError, match="no name of a slice"):
+        SliceStore(tmp_path).fetched_path(name, 1, "x", never)
