@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -30,7 +31,7 @@ from benchmarks.servers import LlamaRpc, ShoalServe, UndividedProcess
 from shoal.commands import api_load
 
 RPC = "llama.cpp RPC"
-TOKENS = {1: 64, 2: 48, 8: 24}
+TOKENS = {1: 48, 2: 40, 8: 16}
 """Tokens of each answer, by the number of streams: some seconds of decoding."""
 
 
@@ -185,11 +186,12 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     try:
         pids = {"undivided": [undivided.process.pid], "shoal": serve.pids}
         rounds = Rounds(pids | ({RPC: rpc.pids} if rpc else {}), options)
-        found = {
-            name: [asdict(pair) for pair in rounds.run(name, contenders)]
-            for name, contenders in scenarios(undivided, apis, options.nodes).items()
-            if options.only in name
-        }
+        found: dict[str, object] = {}
+        # Ctrl-C keeps what there is.
+        with contextlib.suppress(KeyboardInterrupt):
+            for name, contenders in scenarios(undivided, apis, options.nodes).items():
+                if options.only in name:
+                    found[name] = [asdict(pair) for pair in rounds.run(name, contenders)]
         memory = serve.worker_rss_bytes()
     finally:
         serve.stop()

@@ -15,6 +15,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+YARDSTICK = "undivided"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -36,11 +38,18 @@ def main() -> None:
 def table(results: dict[str, Any]) -> str:
     """Markdown: medians, and Shoal's as a ratio to each other contender, better above 1."""
     contenders = _contenders(results)
-    heads = ["measured", *contenders, *(f"Shoal / {c}" for c in contenders if c != "shoal"), "others used"]
+    heads = [
+        "measured",
+        *contenders,
+        *(f"Shoal / {c}" for c in contenders if c != "shoal"),
+        "CPU time, Shoal / undivided",
+        "others used",
+    ]
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for name, pairs in results["scenarios"].items():
         cells = [name, *(f"{statistics.median(p['figures'][c] for p in pairs):.2f}" for c in contenders)]
         cells += [f"{_ratio(name, pairs, c):.2f}" for c in contenders if c != "shoal"]
+        cells.append(f"{statistics.median(p['cpu_s']['shoal'] / p['cpu_s'][YARDSTICK] for p in pairs):.2f}")
         foreign = [pair["foreign_share"] for pair in pairs]
         cells.append(f"{min(foreign):.0%} to {max(foreign):.0%}")
         lines.append("| " + " | ".join(cells) + " |")
