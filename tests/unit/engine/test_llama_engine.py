@@ -15,6 +15,7 @@ from shoal.core.errors import ConfigError, EngineError, InvariantBroken, KvExhau
 from shoal.core.sequence import SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.engine import hidden_tap
+from shoal.engine.hidden_tap import SHORT_ROWS
 from shoal.engine.interface import Chunk, Draw
 from shoal.engine.llama_engine import LlamaEngine
 from shoal.model.slicing import cut_embedding, cut_slice
@@ -118,6 +119,24 @@ def test_progress_moves_at_least_once_a_layer(first: LlamaEngine) -> None:
     before = first.progress
     rows_of(first, Chunk(0, 0, [5]))
     assert first.progress >= before + FIRST.num_layers
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_awaited"), [(1, 1), (SHORT_ROWS, 1), (SHORT_ROWS + 1, FIRST.num_layers)]
+)
+def test_a_short_batch_is_not_split_at_every_layer(
+    first: LlamaEngine, monkeypatch: pytest.MonkeyPatch, num_rows: int, num_awaited: int
+) -> None:
+    awaited: list[int] = []
+    goes_on = first._tap._goes_on_after
+
+    def counted(tensor: int) -> bool:
+        awaited.append(tensor)
+        return goes_on(tensor)
+
+    monkeypatch.setattr(first._tap, "_goes_on_after", counted)
+    rows_of(first, Chunk(0, 0, [5] * num_rows))
+    assert len(awaited) == num_awaited
 
 
 # ---------------------------------------------------------------- positions, cells, sequences
