@@ -56,12 +56,16 @@ class HandOver:
         rows = flat[blob_floats:].reshape(num_tokens, self._row_width) if self._row_width else None
         self._to_restore.append((state, blob, rows))
 
-    def next_job(self) -> StateJob | None:
-        """The next session to save or restore; None when there is none."""
+    def next_job(self, predecessor: WorkerId) -> StateJob | None:
+        """The next session to save or restore; None when there is none. predecessor: who is asked for
+        what the arriving one lacks."""
         while self._to_restore:
             state, blob, rows = self._to_restore.popleft()
-            residency = self._sessions.find_or_add(state.session, self._outbox.worker)
-            if self._sessions.is_closed(state.session) or residency.held:
+            if self._sessions.is_closed(state.session):
+                self._confirm(state.session)
+                continue
+            residency = self._sessions.find_or_add(state.session, predecessor)
+            if residency.held:
                 self._confirm(state.session)
                 continue
             if residency.opened is None:

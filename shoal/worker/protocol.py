@@ -103,16 +103,18 @@ class WorkerCore:
     def take_peers(self, peers: Peers, now_s: float) -> None:
         """Know the placement of a new epoch; steps of older ones are dropped from now on.
 
-        What is being pulled is asked of the new predecessor at once: the old one may be gone.
+        What is being pulled is asked of the new predecessor at once: the old one may be gone. So is
+        what a leaving worker was to send, when it will send nothing more.
         """
         if peers.epoch < self.epoch:
             return
+        awaited = self._pulling.awaits_states_until_s > now_s and not peers.awaits_states
         self._pulling.epoch = peers.epoch
         self.predecessor = WorkerId(peers.predecessor)
         self._feeds = tuple(WorkerId(worker) for worker in peers.feeds)
         self._pulling.awaits_states_until_s = now_s + HAND_OVER_PATIENCE_S if peers.awaits_states else 0.0
         for residency in self._sessions:
-            if residency.predecessor != self.predecessor:
+            if awaited or residency.predecessor != self.predecessor:
                 residency.predecessor = self.predecessor
                 self._pulling.ask_again(residency, now_s)
         self._outbox.send(DRIVER, PeersTaken(peers.epoch, self.worker))
@@ -147,7 +149,7 @@ class WorkerCore:
 
     def next_job(self, now_s: float) -> Job | StateJob | None:
         """The next work for the engine, or None. Call it only while the engine is free."""
-        state_job = self._handing.next_job()
+        state_job = self._handing.next_job(self.predecessor)
         if state_job is not None:
             return state_job
         while self._queue:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from shoal.core.placement import WorkerId
 from shoal.core.sequence import Finished, GenerateRequest, SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.engine.digest_engine import DigestEngine
@@ -119,23 +120,29 @@ def test_the_loss_of_a_hot_standby_is_not_felt() -> None:
     assert cluster.head.stalls_s == []
 
 
-def test_a_hot_standby_takes_over_without_computing_anything_again() -> None:
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_hot_standby_takes_over_without_computing_anything_again(stage: int) -> None:
     request = _request(8)
-    cluster = _cluster(num_nodes=4, survive=1)
+    cluster = _cluster(num_nodes=6, survive=1)
     unbroken = _text(_cluster(), request)
+    computed_before: list[int] = []
 
     def kill_the_fed_stage() -> None:
         placement = cluster.head.placement
         assert placement is not None
-        hot = next(standby.info for standby in placement.standbys if standby.is_hot)
-        owner = next(stage.worker for stage in placement.stages if stage.layers == hot.layers)
-        cluster.kill(next(worker for worker in cluster.head.live if worker.info.worker == owner))
-        successors.append(hot.worker)
+        (hot,) = placement.hot_standbys(RANGES[stage].start)
+        computed_before.append(_computed(cluster, hot))
+        cluster.kill(_stage(cluster, stage))
 
-    successors: list[str] = []
     _at(cluster, 5.3, kill_the_fed_stage)
     assert _text(cluster, request) == unbroken
-    successor = next(worker for worker in cluster.workers if worker.info.worker == successors[0])
-    assert isinstance(successor.engine, CountingEngine)
-    assert successor.engine.tokens_computed == len(request.prompt_tokens) + request.max_tokens - 1
+    assert computed_before[0] > len(request.prompt_tokens), "it was not fed"
+    successor = _stage(cluster, stage).info.worker
+    assert _computed(cluster, successor) == len(request.prompt_tokens) + request.max_tokens - 1
     assert max(cluster.head.stalls_s) < 0.1
+
+
+def _computed(cluster: VirtualCluster, worker: WorkerId) -> int:
+    engine = next(w for w in cluster.workers if w.info.worker == worker).engine
+    assert isinstance(engine, CountingEngine)
+    return engine.tokens_computed

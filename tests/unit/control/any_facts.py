@@ -49,6 +49,7 @@ def facts(draw: st.DrawFn, *, is_calm: bool = False) -> Facts:
     held = draw(st.lists(pairs, max_size=MAX_WORKERS))
     workers = [worker_on(node, layers, number) for number, (node, layers) in enumerate(held)]
     dead = draw(st.sets(st.sampled_from(workers), max_size=4)) if workers else set()
+    joined = draw(st.sets(st.sampled_from(nodes))) if draw(st.booleans()) else set()
     leaving = frozenset() if is_calm else frozenset(draw(st.sets(st.sampled_from(nodes), max_size=2)))
     starts = st.builds(Start, st.sampled_from(nodes), st.sampled_from(ranges))
     return Facts(
@@ -61,19 +62,26 @@ def facts(draw: st.DrawFn, *, is_calm: bool = False) -> Facts:
         slice_bytes={layers: draw(st.integers(1, 3)) for layers in ranges},
         leaving=leaving,
         failed=frozenset() if is_calm else frozenset(draw(st.sets(starts, max_size=3))),
+        joined=frozenset(joined),
     )
 
 
-def holders(facts: Facts, layers: LayerRange) -> set[NodeId]:
+def machine_of(facts: Facts, node: NodeId) -> str:
+    """What is lost together: with real machines there, all nodes of the head are one."""
+    return node if node in facts.joined or not facts.joined else "the head"
+
+
+def holders(facts: Facts, layers: LayerRange) -> set[str]:
     """Machines that stay and hold these layers."""
-    return {w.node for w in facts.live if w.layers == layers and w.node not in facts.leaving}
+    workers = [w for w in facts.live if w.layers == layers and w.node not in facts.leaving]
+    return {machine_of(facts, worker.node) for worker in workers}
 
 
 def has_room(facts: Facts, layers: LayerRange) -> bool:
     """Whether a machine that does not hold these layers yet could load them now."""
     return any(
         fact.free_bytes >= facts.slice_bytes[layers]
-        and fact.node not in holders(facts, layers)
+        and machine_of(facts, fact.node) not in holders(facts, layers)
         and Start(fact.node, layers) not in facts.failed
         for fact in facts.nodes
     )

@@ -255,14 +255,44 @@ def _started(facts: Facts, decision: Decision, number: int) -> Facts:
     return replace(facts, live=tuple(live), nodes=tuple(NodeFact(n, b) for n, b in free.items()))
 
 
-def test_the_range_with_fewest_holders_gets_the_next_standby_where_most_room_and_no_stage_is() -> None:
+def test_the_range_with_fewest_holders_gets_the_next_standby_where_it_can_be_kept_hot() -> None:
     spare = worker_on(N2, ONE, 2)
     decision = decide(_facts(A, B, spare, free={N0: 9, N2: 2, N3: 1}, survive=1))
-    assert decision.starts == (Start(N2, TWO),)
+    assert decision.starts == (Start(N3, TWO),)
+
+
+def test_of_machines_that_are_alike_the_one_with_most_room_gets_the_standby() -> None:
+    decision = decide(_facts(A, B, free={N0: 9, N1: 9, N2: 1, N3: 2}, survive=1))
+    assert decision.starts == (Start(N3, ONE),)
 
 
 def test_without_survivors_wanted_nothing_is_loaded() -> None:
     assert decide(_facts(A, B, free={N2: 9}, survive=0)).starts == ()
+
+
+# ---------------------------------------------------------------- machines that join
+
+
+def test_layers_that_wait_for_machines_go_to_those_that_join_one_each() -> None:
+    waiting = replace(_facts(free={N0: 9}), awaiting=frozenset({ONE, TWO}))
+    assert (decide(waiting).starts, decide(waiting).stranded) == ((), (ONE, TWO))
+    one_came = replace(waiting, nodes=(NodeFact(N0, 9), NodeFact(N2, 9)), joined=frozenset({N2}))
+    assert (decide(one_came).starts, decide(one_came).stranded) == ((Start(N2, ONE),), (TWO,))
+    both_came = replace(one_came, nodes=(*one_came.nodes, NodeFact(N3, 9)), joined=frozenset({N2, N3}))
+    assert set(decide(both_came).starts) == {Start(N3, ONE), Start(N2, TWO)}
+
+
+def test_once_real_machines_are_there_two_nodes_of_the_head_are_one_machine() -> None:
+    spare = worker_on(N2, ONE, 2)
+    alone = _facts(A, B, spare, worker_on(N3, TWO, 3), free={}, survive=1)
+    assert decide(replace(alone, nodes=(NodeFact(N1, 9), NodeFact(N3, 9)))).starts == ()
+    joined = replace(alone, nodes=(NodeFact(N1, 9), NodeFact(N3, 9)), joined=frozenset({N3}))
+    assert decide(joined).starts == (Start(N3, ONE),), "n0 and n2 go together"
+
+
+def test_a_machine_that_joined_and_has_nothing_to_do_stands_by_though_nobody_asked_for_it() -> None:
+    idle = replace(_facts(A, B, free={N2: 1, N3: 1}), joined=frozenset({N3}))
+    assert [start.node for start in decide(idle).starts] == [N3]
 
 
 # ---------------------------------------------------------------- machines that leave
@@ -325,6 +355,7 @@ def test_the_rung_foretold_is_the_one_that_comes(facts: Facts, data: st.DataObje
             facts,
             live=tuple(worker for worker in facts.live if worker.node != node),
             nodes=tuple(fact for fact in facts.nodes if fact.node != node),
+            joined=facts.joined - {node},
         )
     )
     if after.placement is None:

@@ -41,3 +41,69 @@ def test_round_trips_are_smoothed_by_kind() -> None:
     statistics.add_round_trip(9.0, is_prefill=True)
     assert statistics.round_trip_s(is_prefill=False) == pytest.approx(1.2)
     assert statistics.round_trip_s(is_prefill=True) == 9.0
+
+
+def _take(statistics: StageStatistics, worker: str, compute_s: float, *, tokens: int, steps: int = 8) -> None:
+    for number in range(steps):
+        statistics.add_report(StageReport(1, number, worker, 0.0, compute_s, ()), tokens)
+
+
+def test_a_stage_is_slow_when_its_last_steps_take_far_longer_than_such_steps_took() -> None:
+    statistics = StageStatistics()
+    assert not statistics.is_slow("w0")
+    _take(statistics, "w0", 0.01, tokens=1)
+    assert not statistics.is_slow("w0")
+    _take(statistics, "w0", 0.029, tokens=1)
+    assert not statistics.is_slow("w0")
+    _take(statistics, "w0", 0.031, tokens=1)
+    assert statistics.is_slow("w0")
+    assert not statistics.is_slow("w1")
+    _take(statistics, "w0", 0.01, tokens=1)
+    assert not statistics.is_slow("w0")
+
+
+def test_one_long_step_does_not_make_a_stage_slow() -> None:
+    statistics = StageStatistics()
+    _take(statistics, "w0", 0.01, tokens=1)
+    _take(statistics, "w0", 9.0, tokens=1, steps=3)
+    assert not statistics.is_slow("w0")
+
+
+def test_long_chunks_take_longer_without_being_slow() -> None:
+    statistics = StageStatistics()
+    _take(statistics, "w0", 0.01, tokens=1)
+    _take(statistics, "w0", 1.0, tokens=128)
+    assert not statistics.is_slow("w0")
+    _take(statistics, "w0", 99.0, tokens=0)  # of steps that have returned, their size is not known
+    assert not statistics.is_slow("w0")
+
+
+def test_workers_that_have_left_are_forgotten_entirely() -> None:
+    statistics = StageStatistics()
+    for worker in ("w0", "w1"):
+        _take(statistics, worker, 0.01, tokens=2)
+        _take(statistics, worker, 1.0, tokens=2)
+    before = statistics.replay_estimate(10)
+    statistics.keep_only(["w1", "w9"])
+    assert (statistics.num_steps("w0"), statistics.compute_ms("w0"), statistics.queue_ms("w0")) == (
+        0,
+        None,
+        None,
+    )
+    assert (statistics.is_slow("w0"), statistics.is_slow("w1")) == (False, True)
+    assert statistics.num_steps("w1") == 16
+    assert statistics.replay_estimate(10) == before
+    _take(statistics, "w0", 1.0, tokens=2)  # the same name again owes nothing to its past
+    assert not statistics.is_slow("w0")
+    statistics.keep_only([])
+    assert statistics.replay_estimate(10).pull_s == 0.0
+
+
+def test_coming_back_costs_what_the_slowest_stage_takes_for_long_chunks() -> None:
+    statistics = StageStatistics()
+    _take(statistics, "w0", 0.1, tokens=10)
+    _take(statistics, "w1", 0.4, tokens=10)
+    _take(statistics, "w1", 5.0, tokens=1)  # a token alone says nothing about chunks
+    statistics.add_round_trip(0.25, is_prefill=False)
+    estimate = statistics.replay_estimate(100)
+    assert (estimate.step_s, estimate.pull_s) == (0.25, pytest.approx(4.0))

@@ -14,7 +14,7 @@ from shoal.core.specs import LayerRange
 from shoal.engine.digest_engine import DigestEngine
 from shoal.engine.interface import Chunk, Computed, Draw, Rows
 from shoal.wire.messages import Entry, Open, Peers, Refill, Step, ToWorker
-from shoal.worker.job import Job, run_job
+from shoal.worker.job import Job, StateJob, run_job, run_state_job
 from shoal.worker.outbox import Send
 from shoal.worker.protocol import WorkerCore
 
@@ -129,9 +129,16 @@ class OneWorker:
         self.take_peers(1)
         self.sent.clear()
 
-    def take_peers(self, epoch: int, *, predecessor: str | None = None, feeds: Sequence[str] = ()) -> None:
+    def take_peers(
+        self,
+        epoch: int,
+        *,
+        predecessor: str | None = None,
+        feeds: Sequence[str] = (),
+        awaits_states: bool = False,
+    ) -> None:
         """The placement of `epoch` comes in; by default the neighbours stay who they are."""
-        self.receive(Peers(epoch, (), predecessor or self.sender, tuple(feeds)))
+        self.receive(Peers(epoch, (), predecessor or self.sender, tuple(feeds), awaits_states))
 
     def receive(self, message: ToWorker, rows: Rows | None = None) -> None:
         self.core.receive(message, rows, self.now_s)
@@ -159,7 +166,7 @@ class OneWorker:
         tokens = tokens_of(session, start, stop)
         self.receive(Refill(1, session, attempt, start, tokens, lengths, self.sender), rows)
 
-    def next_job(self) -> Job | None:
+    def next_job(self) -> Job | StateJob | None:
         job = self.core.next_job(self.now_s)
         self.sent += self.core.take_sends()
         return job
@@ -178,6 +185,10 @@ class OneWorker:
             job = self.next_job()
             if job is None:
                 return num_batches
+            if isinstance(job, StateJob):
+                self.core.finish_state(job, run_state_job(self.engine, job), self.now_s)
+                self.sent += self.core.take_sends()
+                continue
             num_batches += bool(job.chunks)
             self.finish(job, self.run_job(job))
         raise AssertionError(f"still computing after {max_jobs} jobs")
@@ -191,7 +202,7 @@ class OneWorker:
         """Messages of one kind that were sent since the last look; all others are forgotten."""
         return [send.message for send in self.take_sends(kind)]  # type: ignore[misc]
 
-    def take_sends(self, kind: type[M]) -> list[Send]:
+    def take_sends(self, kind: type[M] | tuple[type[M], ...]) -> list[Send]:
         """As `take`, with addressees and rows."""
         sent, self.sent = self.sent, []
         return [send for send in sent if isinstance(send.message, kind)]
