@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shoal.core.errors import EngineError, InvariantBroken
 from shoal.core.sequence import SamplingParams
 from shoal.engine.interface import Draw
-from shoal.engine.sampling import draw_token, uniform
+from shoal.engine.sampling import draw_token, index_at, uniform
 
 LOGITS = np.array([2.0, 1.0, 0.0, -1.0, 1.5, -3.0], dtype=np.float32)
 CHI_SQUARE_5_DF_AT_1E_MINUS_6 = 36.0
@@ -140,3 +142,23 @@ def test_logits_that_are_not_numbers_are_an_engine_error(bad: float, temperature
 def test_a_temperature_that_the_door_should_have_refused_is_a_bug(temperature: float) -> None:
     with pytest.raises(InvariantBroken):
         draw_token(LOGITS, Draw(SamplingParams(temperature=temperature), 0, ()))
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 1e-30, 0.25, 1.0, 3.0]), min_size=1, max_size=40).filter(any),
+    st.integers(1, 400),
+    st.floats(0, 1, exclude_max=True),
+)
+@example([1.0, 0.0], 400, 1 - 2**-53)
+@example([0.0, 1.0] + [0.0] * 38, 400, 1 - 2**-53)
+def test_a_share_picks_the_weight_at_which_the_running_sum_passes_it(
+    pattern: list[float], repeats: int, share: float
+) -> None:
+    weights = np.array(pattern * repeats, np.float32)
+    picked = index_at(weights, share)
+    sums = np.cumsum(weights.astype(np.float64))
+    assert weights[picked] > 0
+    # Sums of blocks and a running sum round differently.
+    near = 1e-9 * sums[-1]
+    assert sums[picked] >= share * sums[-1] - near
+    assert sums[picked] - weights[picked] <= share * sums[-1] + near
