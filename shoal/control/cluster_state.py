@@ -99,6 +99,19 @@ class ClusterState:
         busy = {worker.node for worker in self.live} | {start.node for start in self._starting}
         return [node for node in self._joined if node in self._leaving and node not in busy]
 
+    def too_small_for(self, waiting: Collection[LayerRange]) -> str:
+        """Which machines have joined, carry nothing, and cannot hold any of these layers, with the
+        bytes that are missing; "" where there is none."""
+        facts = self.facts()
+        busy = {worker.node for worker in facts.live} | {start.node for start in facts.starting}
+        need = min(self._worker_bytes[layers] for layers in waiting)
+        small = [
+            f"{fact.node} has {_mib(fact.free_bytes)} free and would need {_mib(need)}"
+            for fact in facts.nodes
+            if fact.node in self._joined and fact.node not in busy and fact.free_bytes < need
+        ]
+        return f"{'; '.join(small)}." if small else ""
+
     def facts(self) -> Facts:
         """Everything that `recovery.decide` needs, as it is now."""
         starting = tuple(start for start in self._starting if start.node in self._nodes)
@@ -177,3 +190,7 @@ class ClusterState:
         loss = Loss(info, cause, time.monotonic())
         self.losses = [*self.losses, loss][-REMEMBERED_LOSSES:]
         return loss
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{max(0, num_bytes) / 2**20:.0f} MiB"

@@ -7,6 +7,7 @@ asks here where a member's workers listen, and has it fetch what it lacks.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import logging
 import socket
 import threading
@@ -268,6 +269,7 @@ def _why_unreachable(probe: Probe) -> str | None:
     such as a container bridge's may exist here too."""
     expected = probe.nonce.encode()
     try:
+        ipaddress.ip_address(probe.address)  # a name might mean another machine to others
         with socket.create_connection((probe.address, probe.port), PROBE_DEADLINE_S) as connection:
             connection.settimeout(PROBE_DEADLINE_S)
             heard = b""

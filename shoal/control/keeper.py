@@ -281,21 +281,22 @@ class Keeper:
     def _begin(self, starts: Sequence[Start]) -> None:
         for start in starts:
             self.state.begin(start)
+            # Each by itself: one that fails, or takes long to fetch its slice, holds up no other.
+            threading.Thread(target=self._load, args=(start,), name="shoal-starter", daemon=True).start()
 
-        def load() -> None:
-            for start, outcome in zip(starts, self._starter.start(starts), strict=True):
-                self.started(start, outcome)
-
-        threading.Thread(target=load, name="shoal-starter", daemon=True).start()
+    def _load(self, start: Start) -> None:
+        [outcome] = self._starter.start([start])
+        self.started(start, outcome)
 
     def _strand(self, decision: Decision) -> None:
         layers = ", ".join(map(str, decision.stranded))
         waiting = [layers for layers in decision.stranded if layers in self.state.awaiting]
         if waiting and len(waiting) == len(decision.stranded):
-            text = ", ".join(map(str, waiting))
-            self._driver.fail_all(
-                NotReady(f"Layers {text} wait for a machine that joins.", retry_after_s=5.0)
-            )
+            message = f"Layers {', '.join(map(str, waiting))} wait for a machine that joins."
+            too_small = self.state.too_small_for(waiting)
+            if too_small:
+                logger.warning("%s %s", message, too_small)
+            self._driver.fail_all(NotReady(f"{message} {too_small}".strip(), retry_after_s=5.0))
             return
         last = next(
             (loss for loss in reversed(self.state.losses) if loss.worker.layers in decision.stranded), None

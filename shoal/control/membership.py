@@ -220,6 +220,9 @@ class Membership:
         if not isinstance(hello, Hello):
             self._refuse(peer, *self._other_protocol(hello))
             return
+        if peer in self._machines:  # each hello costs the head a probe
+            self._refuse(peer, "garbage", "It has said hello already.")
+            return
         refusal = self._other_build(hello) or self._bad_name(hello)
         if refusal is not None:
             self._refuse(peer, *refusal)
@@ -228,7 +231,7 @@ class Membership:
             self._refuse(peer, "starting", f"The head at {self._head} is still starting.")
             return
         for other_peer, other in list(self._machines.items()):
-            if other.node != hello.name or other_peer == peer:
+            if other.node != hello.name:
                 continue
             if other.address != hello.address:
                 self._refuse(

@@ -108,8 +108,9 @@ def _worker(
 def _nodes(facts: Facts, state: ClusterState, replay: ReplayEstimate) -> list[NodeStatus]:
     """What would happen if each machine were lost now."""
     slowest_load_s = max(state.load_s.values(), default=0.0)
-    nodes = []
-    for node in sorted({worker.node for worker in facts.live}):
+    carrying = {worker.node for worker in facts.live}
+    nodes = [NodeStatus(node, "nothing: it holds no layers", 0.0) for node in sorted(facts.joined - carrying)]
+    for node in sorted(carrying):
         rung = if_lost(facts, node)
         load_s = slowest_load_s if rung is Rung.LOAD else 0.0
         stall_s = None if rung is None else predict_stall_s(replay, rung, load_s)

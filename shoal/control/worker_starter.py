@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from shoal.control.keeper import Started
 from shoal.control.machines import Machines, Place
@@ -21,6 +22,9 @@ from shoal.core.errors import ClusterError, ShoalError
 from shoal.core.placement import Endpoint, WorkerId, WorkerInfo
 from shoal.core.specs import LayerRange
 from shoal.worker.slice_worker import WorkerListening
+
+if TYPE_CHECKING:  # it imports Ray, which reads its environment just then
+    from shoal.control.placer import Placer
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +48,11 @@ class WorkerStarter:
         self._num_layers = num_layers
         self._journal_bytes = journal_bytes
         self._machines = machines
-        self._connection = threading.Lock()  # a process has one connection to Ray at a time
+        # A process has one connection to Ray. All that load share it, so that a slice that takes
+        # minutes on one machine does not keep another from being replaced.
+        self._connecting = threading.Lock()
+        self._connection: tuple[ExitStack, Placer] | None = None
+        self._num_users = 0
 
     def start(self, starts: Sequence[Start]) -> list[Started | ShoalError]:
         """Start workers, all at once, and wait until they have loaded; one outcome each, in order."""
@@ -61,7 +69,7 @@ class WorkerStarter:
         """
         # Ray reads its environment when it is imported, and only now is it known.
         os.environ.update(self._daemon.client_environment)
-        from shoal.control.placer import Order, connected_placer
+        from shoal.control.placer import Order
 
         began_s = time.monotonic()
         places = [self._machines.place(start.node) for start in starts]
@@ -82,11 +90,7 @@ class WorkerStarter:
             loaded[config.worker] = started
             on_started(started)
 
-        daemon = self._daemon
-        with (
-            self._connection,
-            connected_placer(daemon.address, daemon.client_environment, daemon.worker_logs) as placer,
-        ):
+        with self._connected() as placer:
             placer.start_workers(orders, listening)
         missing = [config.worker for config in configs if config.worker not in loaded]
         if missing:
@@ -96,10 +100,34 @@ class WorkerStarter:
     def end(self, worker: WorkerInfo) -> None:
         """Kill a lost worker's process; where its machine does not hear of it, its lease ends it."""
         if worker.is_local:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGKILL)
         else:
             self._machines.end_worker(worker)
+
+    @contextmanager
+    def _connected(self) -> Iterator[Placer]:
+        """The connection to Ray: the first who needs it makes it, the last closes it."""
+        from shoal.control.placer import connected_placer
+
+        daemon = self._daemon
+        with self._connecting:
+            if self._connection is None:
+                stack = ExitStack()
+                placer = stack.enter_context(
+                    connected_placer(daemon.address, daemon.client_environment, daemon.worker_logs)
+                )
+                self._connection = stack, placer
+            stack, placer = self._connection
+            self._num_users += 1
+        try:
+            yield placer
+        finally:
+            with self._connecting:
+                self._num_users -= 1
+                if self._num_users == 0:
+                    self._connection = None
+                    stack.close()
 
     def _config(self, start: Start, place: Place) -> WorkerConfig:
         return WorkerConfig(

@@ -23,6 +23,7 @@ class AllowList:
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._keys = frozenset(keys)
+        self.num_refused = 0
 
     def replace(self, keys: Iterable[str]) -> None:
         self._keys = frozenset(keys)
@@ -31,7 +32,13 @@ class AllowList:
         """Asked by pyzmq's authenticator for each connection; `key` is Z85 text."""
         allowed = key.decode("ascii") in self._keys
         if not allowed:
-            logger.warning("refused a connection whose key is not in the cluster's allow-list")
+            self.num_refused += 1
+            # Once in a while is enough: who knocks without end must not flood the log.
+            if self.num_refused & (self.num_refused - 1) == 0:
+                logger.warning(
+                    "refused a connection whose key is not in the cluster's allow-list (%d so far)",
+                    self.num_refused,
+                )
         return allowed
 
 

@@ -103,6 +103,7 @@ def join(host: Host, head: Host, token: str, name: str) -> Command:
     return host.start("join", head.address, "--token", token, "--name", name, "--threads", "1")
 
 
+@pytest.mark.timeout(300)  # three Ray nodes come up one after the other, on a busy machine slowly
 def test_machines_join_serve_leave_in_mid_answer_and_are_survived_when_their_cable_is_pulled(
     hosts: list[Host], model: Path
 ) -> None:

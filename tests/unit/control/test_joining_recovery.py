@@ -22,12 +22,12 @@ LIMITS = EngineLimits(
 def new_state(
     *, awaiting: tuple[LayerRange, ...], room: Mapping[NodeId, int] | None = None, survive: int = 1
 ) -> ClusterState:
-    """A head that carries what waits for nobody. room: of each machine, 1,000 by default."""
+    """A head that carries what waits for nobody. room: of each machine, 1,000 MiB by default."""
 
     def free_bytes(node: NodeId, held_bytes: int) -> int:
-        return (room or {}).get(node, 1000) - held_bytes
+        return (room or {}).get(node, 1000 * 2**20) - held_bytes
 
-    state = ClusterState(RANGES, [HEAD], survive, dict.fromkeys(RANGES, 100), free_bytes, awaiting)
+    state = ClusterState(RANGES, [HEAD], survive, dict.fromkeys(RANGES, 100 * 2**20), free_bytes, awaiting)
     for layers in RANGES:
         if layers not in awaiting:
             load(state, Start(HEAD, layers))
@@ -62,9 +62,10 @@ def test_each_machine_that_joins_takes_one_of_the_stages_that_wait() -> None:
 
 
 def test_a_machine_too_small_for_a_stage_does_not_get_it() -> None:
-    state = new_state(awaiting=(THIRD,), room={A: 99})
+    state = new_state(awaiting=(THIRD,), room={A: 99 * 2**20})
     state.join(A)
     assert decide(state.facts()).stranded == (THIRD,)
+    assert state.too_small_for([THIRD]) == "a has 99 MiB free and would need 100 MiB."
 
 
 def test_once_somebody_had_them_the_head_takes_over_layers_that_waited() -> None:

@@ -166,6 +166,12 @@ def test_a_machine_that_comes_back_takes_the_place_of_its_old_self() -> None:
     assert refusal(door.hear(Beat(1))).code == "unknown"
 
 
+def test_a_machine_says_hello_once() -> None:
+    door = Door()
+    door.hear(HELLO)
+    assert refusal(door.hear(HELLO)).code == "garbage"
+
+
 def test_before_the_head_is_up_machines_are_told_to_try_again() -> None:
     door = Door()
     door.membership = Membership(BUILD, "h", same_llama=False)
