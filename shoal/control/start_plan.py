@@ -15,9 +15,9 @@ import psutil
 
 from shoal.control.layer_split import CacheNeed, Node, check_cuts, check_memory, split_layers
 from shoal.control.node_memory import usable_memory_bytes
-from shoal.core.cache_size import Q8_0_PER_F16, cells_of_a_sequence
 from shoal.core.config import EngineKind
 from shoal.core.errors import ConfigError, IllegalCut
+from shoal.core.invariant_mode import Q8_0_PER_F16, cells_of_a_sequence
 from shoal.core.placement import NodeId
 from shoal.core.specs import LayerRange, ModelSpec
 from shoal.model.catalog import resolve

@@ -59,13 +59,15 @@ class Chunk:
     """Consecutive tokens of one sequence. `start`: position of the first, which must be the
     number of tokens that the sequence holds. `draw`: pick a token after the chunk's last row
     (last slice only). `salt`: makes equal prompts of two requests differ in the digest engine;
-    others ignore it."""
+    others ignore it. `num_prompt`: how many of the tokens, the first ones, belong to the prompt;
+    invariant mode computes these by other kernels."""
 
     seq: int
     start: int
     tokens: Sequence[int]
     draw: Draw | None = None
     salt: int = 0
+    num_prompt: int = 0
 
 
 class Drawn(NamedTuple):

@@ -1,15 +1,20 @@
-"""Invariant mode's rules: what a row's bits may not depend on, and how llama.cpp is held to it.
+"""Invariant mode's rules: what a row's bits may depend on, and how llama.cpp is held to it.
 
-A row must come out the same whatever it is computed with. llama.cpp chooses among kernels by the
-number of rows in a batch, and they round differently. Read in the source that llama-cpp-python
+A token must come out the same whatever it is computed with; only whether it belongs to its prompt
+or to its answer may matter, since that is the same each time. But llama.cpp chooses among kernels by
+the number of rows in a batch, and they round differently. Read in the source that llama-cpp-python
 0.3.36 is built from, for x86-64; each rule has a test that fails without it
 (tests/agreement/test_invariant_mode.py):
 
 - Weights of LONE_ROW_KINDS: two and more rows go through llamafile's kernels, a lone row does not
-  (ggml-cpu/llamafile/sgemm.cpp, `n < 2`). A lone token is computed twice: `LlamaBatch.pad`.
-- Weights of TILED_KINDS: eight and more rows are tiled (ggml-cpu/tiled/tiled.cpp), unless an
-  environment variable says no, which is read once, at the first matrix product of the process.
-- Repacked weights: rows in fours take another kernel than the rest (ggml-cpu/repack.cpp).
+  (ggml-cpu/llamafile/sgemm.cpp, `n < 2`). So no row is ever alone: see `LlamaBatch.pad`.
+- Weights of TILED_KINDS: eight and more rows are tiled (ggml-cpu/tiled/tiled.cpp), which is much
+  faster for prompts and much slower for single tokens. So prompts are always computed in eight
+  rows or more and answers in fewer. Of a mixture's experts each gets as many rows as the router
+  sends it: there tiling is switched off, by an environment variable that is read once, at the
+  first product of the process.
+- Repacked weights: rows in fours take another kernel than the rest (ggml-cpu/repack.cpp). So weights
+  are not repacked.
 - Attention over F16 keys and values: one row is split over threads from 512 cells on, 64 rows are
   tiled (ggml-cpu/ops.cpp, `use_split_kv_path`, `use_tiled`). Over Q8_0 neither happens.
 - One cache for all sequences: a session's tokens land in cells in whatever order these became
@@ -19,14 +24,14 @@ number of rows in a batch, and they round differently. Read in the source that l
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gguf import GGMLQuantizationType as Kind
 
 from shoal.core.errors import InvariantBroken
-from shoal.engine.interface import Chunk
+from shoal.core.invariant_mode import TILED_ROWS
 from shoal.engine.llama_runtime import LlamaRuntime
 from shoal.model.architectures import TOKEN_EMBEDDING
 from shoal.model.gguf_file import ModelFile
@@ -41,40 +46,56 @@ TILED_KINDS: Final = frozenset(
 _TILED_SWITCH: Final = "GGML_CPU_TILED_MM"
 
 
-def matrix_kinds(slice_path: Path, *, is_last: bool) -> frozenset[Kind]:
-    """The kinds of the weights that rows are multiplied with. Raises ModelFileError."""
-    return frozenset(
-        tensor.kind
-        for tensor in ModelFile(slice_path).tensors.values()
+@dataclass(frozen=True, slots=True)
+class MatrixKinds:
+    """Of the weights that rows are multiplied with: those of a mixture's experts, and all others."""
+
+    experts: frozenset[Kind]
+    others: frozenset[Kind]
+
+    @property
+    def tiles_experts(self) -> bool:
+        return bool(self.experts & TILED_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """How many rows a batch must have (pieces.py makes such batches). prompt_least: of a prompt's
+    chunk. least, most: of tokens of answers. The outputs of the last slice are `least` or more too."""
+
+    prompt_least: int = 1
+    least: int = 1
+    most: int | None = None
+
+
+def matrix_kinds(slice_path: Path, *, is_last: bool) -> MatrixKinds:
+    """Read a slice's header. Raises ModelFileError."""
+    experts, others = set(), set()
+    for tensor in ModelFile(slice_path).tensors.values():
+        if len(tensor.dims) > 2:
+            experts.add(tensor.kind)
         # Only the last slice multiplies with its embedding, which is the head there.
-        if len(tensor.dims) > 1 and (is_last or tensor.name != TOKEN_EMBEDDING)
-    )
+        elif len(tensor.dims) == 2 and (is_last or tensor.name != TOKEN_EMBEDDING):
+            others.add(tensor.kind)
+    return MatrixKinds(frozenset(experts), frozenset(others))
 
 
-def use_plain_products(runtime: LlamaRuntime, kinds: frozenset[Kind]) -> None:
-    """Switch llama.cpp's tiled products off in this process, where the weights would meet them.
+def row_rules(kinds: MatrixKinds) -> RowRules:
+    """What batches a slice with such weights must be given."""
+    least = 2 if kinds.others & LONE_ROW_KINDS else 1
+    if not kinds.others & TILED_KINDS or kinds.tiles_experts:
+        return RowRules(least, least)
+    return RowRules(TILED_ROWS, least, TILED_ROWS - 1)
 
-    Raises InvariantBroken when the process may have computed with them already.
+
+def switch_tiling_off(runtime: LlamaRuntime) -> None:
+    """For this process, for good.
+
+    Raises InvariantBroken when the process may have computed with tiled products already.
     """
-    if not kinds & TILED_KINDS:
-        return
-    if runtime.chose_tiled:
+    if runtime.may_have_tiled:
         raise InvariantBroken(
-            "This process has loaded a slice in default mode: llama.cpp's choice of kernels cannot "
-            "be changed any more.",
-            next_step="Load slices of invariant mode in a process of their own.",
+            "This process has loaded a slice whose products may be tiled: that cannot be changed any more.",
+            next_step="Load a mixture's slices of invariant mode in a process of their own.",
         )
     os.environ[_TILED_SWITCH] = "0"
-
-
-def one_graph_batches(chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
-    """Cut a batch where llama.cpp would: a chunk of several tokens alone, single tokens together
-    as long as each is of the next higher sequence (llama-batch.cpp, `split_equal`)."""
-    batches: list[list[Chunk]] = []
-    for chunk in chunks:
-        last = batches[-1][-1] if batches else None
-        if last is not None and len(last.tokens) == len(chunk.tokens) == 1 and chunk.seq == last.seq + 1:
-            batches[-1].append(chunk)
-        else:
-            batches.append([chunk])
-    return list(batches)

@@ -56,20 +56,26 @@ class LlamaBatch:
                 self._is_output[end - 1] = 1
         self._point_at(rows, end)
 
-    def pad(self) -> None:
-        """Leave no row alone: a lone token is repeated at the next position, and beside a lone
-        output a second row is flagged. What is repeated behind a token cannot be seen by it; the
-        caller takes its cell back."""
+    def pad(self, least_rows: int, least_outputs: int, *, outputs_all: bool) -> None:
+        """Bring a batch of one chunk up to `least_rows` by repeating its last row at the positions
+        behind it, which it cannot see; the caller takes their cells back. Bring the outputs, if
+        there is one, up to `least_outputs` (2 at most) by flagging another row."""
         assert self._rows is not None
         num_tokens = self.struct.n_tokens
-        if num_tokens == 1:
-            self._seqs[1] = self._seqs[0]
-            self._positions[1] = self._positions[0] + 1
-            self._is_output[1] = self._is_output[0]
-            self._point_at(np.repeat(self._rows, 2, axis=0), 2)
-            return
-        flagged = np.flatnonzero(self._is_output[:num_tokens])
-        if len(flagged) == 1:
+        num_missing = least_rows - num_tokens
+        if num_missing > 0:
+            last, stop = num_tokens - 1, num_tokens + num_missing
+            self._seqs[num_tokens:stop] = self._seqs[last]
+            np.add(
+                self._offsets[1 : num_missing + 1],
+                self._positions[last],
+                out=self._positions[num_tokens:stop],
+            )
+            self._is_output[num_tokens:stop] = outputs_all
+            repeated = np.repeat(self._rows[last:], num_missing, axis=0)
+            self._point_at(np.concatenate([self._rows, repeated]), stop)
+        flagged = np.flatnonzero(self._is_output[: self.struct.n_tokens])
+        if 0 < len(flagged) < least_outputs:
             self._is_output[0 if flagged[0] else 1] = 1
 
     def _point_at(self, rows: Rows, num_tokens: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from llama_cpp import llama_cpp
@@ -18,13 +19,14 @@ from numpy.typing import NDArray
 
 from shoal.core.config import EngineConfig
 from shoal.core.errors import ConfigError, EngineError, InvariantBroken, KvExhausted
+from shoal.core.invariant_mode import TILED_ROWS
 from shoal.core.specs import LayerRange
 from shoal.engine.interface import Chunk, Computed, Drawn, EngineLimits, Rows
-from shoal.engine.invariance import one_graph_batches
 from shoal.engine.invariance_check import check_invariance
 from shoal.engine.llama_batch import LlamaBatch
 from shoal.engine.llama_runtime import llama_runtime
 from shoal.engine.llama_slice import LlamaSlice
+from shoal.engine.pieces import compute_in_pieces, pieces_of
 from shoal.engine.sampling import pick
 from shoal.model.embedding import EmbeddingTable
 
@@ -40,11 +42,11 @@ class LlamaEngine:
         self._layers = layers
         self._is_last = layers.end == num_layers
         self._n_ctx = config.n_ctx
-        self._is_invariant = config.invariant
         self._embedding = _open_embedding(config) if layers.start == 0 else None
         self._slice = LlamaSlice(config, layers, is_last=self._is_last)
         self._tap = self._slice.tap
-        self._batch = LlamaBatch(max(config.max_batch_tokens, 2))
+        self._row_rules = self._slice.row_rules
+        self._batch = LlamaBatch(max(config.max_batch_tokens, TILED_ROWS))
         self._logits_pointer = ctypes.POINTER(ctypes.c_float * self._slice.n_vocab)
         self._held: dict[int, int] = {}  # tokens of each sequence
         self._cells_used = 0
@@ -78,10 +80,10 @@ class LlamaEngine:
         num_tokens = self._check_chunks(chunks)
         rows = self._checked_rows(chunks, rows, num_tokens)
         try:
-            if self._is_invariant:
-                computed = self._compute_invariant(chunks, rows)
+            if self._row_rules is None:
+                computed = self._compute_batch(chunks, rows)
             else:
-                computed = self._compute_batch(chunks, rows, outputs_all=not self._is_last)
+                computed = compute_in_pieces(self._compute_batch, chunks, rows, self._row_rules.most)
         except BaseException:
             for chunk in chunks:
                 self.clear(chunk.seq)
@@ -158,23 +160,28 @@ class LlamaEngine:
 
     def _prove_invariance(self, max_tokens: int) -> None:
         try:
-            check_invariance(self._all_rows, self._slice.row_width_in, max_tokens, str(self._layers))
+            for is_prompt in (True, False):
+                compute = partial(self._all_rows, is_prompt=is_prompt)
+                check_invariance(compute, self._slice.row_width_in, max_tokens, str(self._layers))
         except BaseException:
             self.close()
             raise
 
-    def _all_rows(self, rows: Rows, lengths: Sequence[int]) -> NDArray[np.float32]:
+    def _all_rows(self, rows: Rows, lengths: Sequence[int], *, is_prompt: bool) -> NDArray[np.float32]:
         """Hidden states or logits of all `rows`; see invariance_check."""
+        assert self._row_rules is not None
         outputs: list[NDArray[np.float32]] = []
         start = 0
         for length in lengths:
-            chunk = Chunk(0, start, [0] * length)
-            computed = self._compute_batch([chunk], rows[start : start + length], outputs_all=True)
-            if computed.rows is None:
-                outputs += [self._logits(row)[np.newaxis].copy() for row in range(length)]
-            else:
-                outputs.append(computed.rows)
-            start += length
+            whole = Chunk(0, start, [0] * length, num_prompt=length if is_prompt else 0)
+            for chunk in pieces_of(whole, self._row_rules.most):
+                num_tokens = len(chunk.tokens)
+                computed = self._compute_batch([chunk], rows[start : start + num_tokens], wants_all=True)
+                if computed.rows is None:
+                    outputs += [self._logits(row)[np.newaxis].copy() for row in range(num_tokens)]
+                else:
+                    outputs.append(computed.rows)
+                start += num_tokens
         self.clear(0)
         return np.concatenate(outputs)
 
@@ -241,28 +248,13 @@ class LlamaEngine:
 
     # ------------------------------------------------------------ computing
 
-    def _compute_invariant(self, chunks: Sequence[Chunk], rows: Rows) -> Computed:
-        """In as many batches as llama.cpp would make of it, which the tap needs to see one by one."""
-        batches = one_graph_batches(chunks)
-        if len(batches) == 1:
-            return self._compute_batch(chunks, rows, outputs_all=not self._is_last)
-        parts: list[Computed] = []
-        end = 0
-        for batch in batches:
-            begin, end = end, end + sum(len(chunk.tokens) for chunk in batch)
-            part = self._compute_batch(batch, rows[begin:end], outputs_all=not self._is_last)
-            parts.append(part)
-        if self._is_last:
-            draws = [part.drawn_behind(index) for part in parts for index in range(len(part.drawn))]
-            return Computed.by_last_slice(draws)
-        outputs = [part.rows for part in parts if part.rows is not None]
-        return Computed(np.concatenate(outputs), (None,) * len(chunks))
-
-    def _compute_batch(self, chunks: Sequence[Chunk], rows: Rows, *, outputs_all: bool) -> Computed:
-        """One graph. Counts nothing."""
+    def _compute_batch(self, chunks: Sequence[Chunk], rows: Rows, *, wants_all: bool = False) -> Computed:
+        """One graph; counts nothing. wants_all: all rows' logits, on the last slice."""
+        outputs_all = wants_all or not self._is_last
         self._batch.fill(chunks, rows, outputs_all=outputs_all)
-        if self._slice.pads_lone_rows:
-            self._batch.pad()
+        if self._row_rules is not None:
+            least = self._row_rules.prompt_least if chunks[0].num_prompt else self._row_rules.least
+            self._batch.pad(least, self._row_rules.least, outputs_all=outputs_all)
         self._tap.expect(self._batch.struct.n_tokens)
         self._decode()
         if self._is_last:
@@ -271,7 +263,7 @@ class LlamaEngine:
         else:
             computed = Computed(self._take_rows(chunks)[: len(rows)], (None,) * len(chunks))
         if self._batch.struct.n_tokens > len(rows):
-            self._forget_after(chunks[0].seq, chunks[0].start + 1)
+            self._forget_after(chunks[0].seq, chunks[0].start + len(rows))
         return computed
 
     def _decode(self) -> None:

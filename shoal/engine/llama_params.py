@@ -11,9 +11,9 @@ from typing import Any
 
 from llama_cpp import llama_cpp
 
-from shoal.core.cache_size import cells_of_a_sequence
 from shoal.core.config import EngineConfig
 from shoal.core.errors import InvariantBroken
+from shoal.core.invariant_mode import TILED_ROWS, cells_of_a_sequence
 
 _ALL_LAYERS = -1
 
@@ -94,10 +94,10 @@ def _set_default(params: ctypes.Structure, config: EngineConfig) -> None:
 def _set_invariant(params: ctypes.Structure, config: EngineConfig) -> None:
     """A cache for each sequence, and what engine/invariance.py says of kernels.
 
-    A batch has room for a lone token's repetition, and for a token of each sequence: with less,
+    A batch has room for repetitions (LlamaBatch.pad), and for a token of each sequence: with less,
     llama.cpp aborts where it plans its graphs.
     """
-    num_batch_rows = max(config.max_batch_tokens, config.max_sequences, 2)
+    num_batch_rows = max(config.max_batch_tokens, config.max_sequences, TILED_ROWS)
     set_fields(
         params,
         n_ctx=cells_of_a_sequence(config.n_ctx) * config.max_sequences,

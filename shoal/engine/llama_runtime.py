@@ -22,11 +22,12 @@ _MAX_LINES_KEPT = 4
 class LlamaRuntime:
     """llama.cpp, initialised. There is one: `llama_runtime()`.
 
-    chose_tiled: a slice was loaded in default mode, whose kernels then hold for the process.
+    may_have_tiled: a slice was loaded that leaves the choice of kernels to llama.cpp, which makes
+    some of it once a process.
     """
 
     def __init__(self) -> None:
-        self.chose_tiled = False
+        self.may_have_tiled = False
         self._errors: deque[str] = deque(maxlen=_MAX_LINES_KEPT)
         # ctypes does not keep the callback alive, llama.cpp calls it for as long as it runs.
         self._callback = llama_cpp.llama_log_callback(self._on_log)

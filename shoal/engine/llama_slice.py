@@ -15,12 +15,12 @@ from typing import Any, Final
 import psutil
 from llama_cpp import llama_cpp
 
-from shoal.core.cache_size import Q8_0_PER_F16
 from shoal.core.config import EngineConfig
 from shoal.core.errors import ConfigError, InsufficientMemory, ModelFileError
+from shoal.core.invariant_mode import Q8_0_PER_F16
 from shoal.core.specs import LayerRange
 from shoal.engine.hidden_tap import HiddenTap
-from shoal.engine.invariance import LONE_ROW_KINDS, matrix_kinds, use_plain_products
+from shoal.engine.invariance import RowRules, matrix_kinds, row_rules, switch_tiling_off
 from shoal.engine.llama_params import slice_context_params, slice_model_params
 from shoal.engine.llama_runtime import llama_runtime
 from shoal.model.architectures import RULES, ArchitectureRule
@@ -32,7 +32,7 @@ _OUT_OF_MEMORY: Final = ("unable to allocate", "failed to allocate", "out of mem
 class LlamaSlice:
     """One slice, loaded. `model` and `context` are llama.cpp's pointers, valid until `close`.
 
-    pads_lone_rows: invariant mode, and these weights treat a lone row differently from several.
+    row_rules: what batches it must be given in invariant mode; None in default mode.
     """
 
     def __init__(self, config: EngineConfig, layers: LayerRange, *, is_last: bool) -> None:
@@ -45,7 +45,7 @@ class LlamaSlice:
         self.path: Path = config.slice_path
         self.layers = layers
         self._config = config
-        self.pads_lone_rows = self._choose_kernels(is_last=is_last)
+        self.row_rules = self._choose_kernels(is_last=is_last)
         self.model = self._load_model()
         self._finalizer: weakref.finalize[..., LlamaSlice] = weakref.finalize(
             self, llama_cpp.llama_model_free, self.model
@@ -74,14 +74,18 @@ class LlamaSlice:
         """Free model and caches. Idempotent."""
         self._finalizer()
 
-    def _choose_kernels(self, *, is_last: bool) -> bool:
-        """Before the first product in this process. Returns whether lone rows must be padded."""
+    def _choose_kernels(self, *, is_last: bool) -> RowRules | None:
+        """Before the first product in this process."""
+        runtime = llama_runtime()
         if not self._config.invariant:
-            llama_runtime().chose_tiled = True
-            return False
+            runtime.may_have_tiled = True
+            return None
         kinds = matrix_kinds(self.path, is_last=is_last)
-        use_plain_products(llama_runtime(), kinds)
-        return bool(kinds & LONE_ROW_KINDS)
+        if kinds.tiles_experts:
+            switch_tiling_off(runtime)
+        else:
+            runtime.may_have_tiled = True
+        return row_rules(kinds)
 
     def _load_model(self) -> Any:
         runtime = llama_runtime()

@@ -39,7 +39,8 @@ def chunk_of(residency: Residency, entry: Entry, *, may_draw: bool) -> Chunk:
     draw = None
     if entry.sample and may_draw:
         draw = Draw(opened.sampling, entry.stop, _generated(residency, opened, tokens))
-    return Chunk(residency.seq, residency.held, tokens, draw, opened.sampling.seed)
+    num_prompt = max(0, opened.prompt_tokens - residency.held)
+    return Chunk(residency.seq, residency.held, tokens, draw, opened.sampling.seed, num_prompt)
 
 
 def input_rows(task: Task, planned: Sequence[Planned]) -> Rows:

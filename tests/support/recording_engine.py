@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -24,7 +23,7 @@ class RecordingEngine(LlamaEngine):
 
     def __init__(self, config: EngineConfig, layers: LayerRange, num_layers: int) -> None:
         super().__init__(config, layers, num_layers)
-        self.drawn: Drawn = defaultdict(set)
+        self.drawn: Drawn = {}
         self.most_sequences = 0
 
     def compute(self, chunks: Sequence[Chunk], rows: Rows | None) -> Computed:
@@ -37,5 +36,5 @@ class RecordingEngine(LlamaEngine):
             end += len(chunk.tokens)
             if chunk.draw is not None:
                 digest = blake2b(self._logits(end - 1).tobytes(), digest_size=16).digest()
-                self.drawn[chunk.draw.params.seed, chunk.draw.position].add(digest)
+                self.drawn.setdefault((chunk.draw.params.seed, chunk.draw.position), set()).add(digest)
         return super()._draws(chunks)

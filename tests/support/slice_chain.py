@@ -35,6 +35,7 @@ class SliceChain:
         max_batch_tokens: int = 128,
         invariant: bool = False,
         threads: int = 1,
+        engine: type[LlamaEngine] = LlamaEngine,
     ) -> None:
         embedding_path = cut_embedding(model_path, folder / "embedding.gguf")
         config = EngineConfig(
@@ -53,7 +54,7 @@ class SliceChain:
             path = folder / f"{layers.start}-{layers.end}.gguf"
             if not path.exists():
                 cut_slice(model_path, layers, path)
-            self.engines.append(LlamaEngine(replace(config, slice_path=path), layers, slices[-1].end))
+            self.engines.append(engine(replace(config, slice_path=path), layers, slices[-1].end))
 
     def __enter__(self) -> SliceChain:
         return self

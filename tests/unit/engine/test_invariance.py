@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from shoal.core.cache_size import cells_of_a_sequence
 from shoal.core.config import EngineConfig
 from shoal.core.errors import ConfigError, InvariantBroken, KvExhausted
+from shoal.core.invariant_mode import cells_of_a_sequence
 from shoal.core.sequence import SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.engine.interface import Chunk, Draw
-from shoal.engine.invariance import matrix_kinds, one_graph_batches, use_plain_products
+from shoal.engine.invariance import MatrixKinds, RowRules, matrix_kinds, row_rules, switch_tiling_off
 from shoal.engine.llama_batch import LlamaBatch
 from shoal.engine.llama_engine import LlamaEngine
 from shoal.engine.llama_runtime import llama_runtime
@@ -69,24 +69,6 @@ def last(folder: Path) -> Iterator[LlamaEngine]:
 # ---------------------------------------------------------------- batches
 
 
-def _cut(*batch: tuple[int, int]) -> list[list[int]]:
-    """Sequences of each part of a batch of chunks (sequence, number of tokens)."""
-    parts = one_graph_batches([Chunk(seq, 0, [1] * count) for seq, count in batch])
-    return [[chunk.seq for chunk in part] for part in parts]
-
-
-def test_single_tokens_of_consecutive_sequences_are_one_batch() -> None:
-    assert _cut((2, 1), (3, 1), (4, 1)) == [[2, 3, 4]]
-
-
-def test_a_gap_or_a_step_back_begins_another_batch() -> None:
-    assert _cut((0, 1), (2, 1), (3, 1), (1, 1), (1, 1)) == [[0], [2, 3], [1], [1]]
-
-
-def test_a_chunk_of_several_tokens_is_alone() -> None:
-    assert _cut((0, 1), (1, 5), (2, 1), (3, 1), (4, 2)) == [[0], [1], [2, 3], [4]]
-
-
 def test_any_batch_gives_the_rows_that_its_chunks_give_alone(first: LlamaEngine) -> None:
     texts = {0: [5, 6, 7], 1: [8], 2: [9, 10], 3: [11]}
     alone = []
@@ -120,12 +102,16 @@ def test_tokens_are_drawn_in_every_part_of_a_batch(last: LlamaEngine) -> None:
     assert len(set(alone)) > 1
 
 
-def test_of_one_batch_a_single_draw_has_the_bits_that_it_has_alone(last: LlamaEngine) -> None:
+def test_a_draw_has_the_bits_that_it_has_alone_whoever_else_draws(last: LlamaEngine) -> None:
     rows = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
     last.compute([Chunk(1, 0, [1], GREEDY)], rows[1:2])
     alone = last.logits(0)
     last.clear(1)
     last.compute([Chunk(0, 0, [1]), Chunk(1, 0, [1], GREEDY), Chunk(2, 0, [1])], rows)
+    assert np.array_equal(last.logits(1), alone)
+    for seq in (0, 1, 2):
+        last.clear(seq)
+    last.compute([Chunk(seq, 0, [1], GREEDY) for seq in (0, 1, 2)], rows)
     assert np.array_equal(last.logits(1), alone)
 
 
@@ -155,6 +141,21 @@ def test_a_batch_of_one_token_may_be_all_that_is_allowed(folder: Path) -> None:
     engine.close()
 
 
+def test_a_state_that_was_handed_over_goes_on_with_the_same_bits(folder: Path, first: LlamaEngine) -> None:
+    first.compute([Chunk(1, 0, [5, 6, 7], num_prompt=3)], None)
+    first.compute([Chunk(1, 3, [8])], None)
+    state = first.save(1)
+    straight = first.compute([Chunk(1, 4, [9])], None).rows
+    successor = LlamaEngine(_config(folder, "first.gguf"), FIRST, NUM_LAYERS)
+    successor.compute([Chunk(0, 0, [1, 2])], None)
+    successor.restore(1, state, 4)
+    together = successor.compute([Chunk(0, 2, [3]), Chunk(1, 4, [9])], None).rows
+    assert straight is not None
+    assert together is not None
+    assert np.array_equal(together[1:], straight)
+    successor.close()
+
+
 # ---------------------------------------------------------------- memory
 
 
@@ -167,8 +168,8 @@ def test_every_sequence_can_be_full_at_once_and_no_fuller(first: LlamaEngine) ->
         first.compute([Chunk(3, N_CTX, [5])], None)
 
 
-@pytest.mark.parametrize(("n_ctx", "cells"), [(1, 256), (255, 256), (256, 512), (4096, 4352)])
-def test_a_sequence_has_a_cell_more_than_tokens_in_whole_steps(n_ctx: int, cells: int) -> None:
+@pytest.mark.parametrize(("n_ctx", "cells"), [(1, 256), (249, 256), (250, 512), (4096, 4352)])
+def test_a_sequence_has_seven_cells_more_than_tokens_in_whole_steps(n_ctx: int, cells: int) -> None:
     assert cells_of_a_sequence(n_ctx) == cells
 
 
@@ -182,8 +183,30 @@ def test_limits_say_what_the_caches_take(first: LlamaEngine) -> None:
 
 def test_kinds_are_those_of_the_matrices(folder: Path) -> None:
     # Norms and biases are F32 vectors; a slice without a head has a dummy embedding of one row.
-    assert matrix_kinds(folder / "first.gguf", is_last=False) == {Kind.F16}
-    assert matrix_kinds(folder / "last.gguf", is_last=True) == {Kind.F16}
+    dense = MatrixKinds(experts=frozenset(), others=frozenset({Kind.F16}))
+    assert matrix_kinds(folder / "first.gguf", is_last=False) == dense
+    assert matrix_kinds(folder / "last.gguf", is_last=True) == dense
+    moe = write_tiny_model(folder / "moe.gguf", "qwen3moe", weights="Q8_0")
+    # The router stays F32.
+    kinds = MatrixKinds(experts=frozenset({Kind.Q8_0}), others=frozenset({Kind.Q8_0, Kind.F32}))
+    assert matrix_kinds(moe, is_last=True) == kinds
+
+
+@pytest.mark.parametrize(
+    ("others", "experts", "rules"),
+    [
+        ({Kind.Q4_K, Kind.Q6_K}, set(), RowRules(prompt_least=8, least=1, most=7)),
+        ({Kind.Q4_K, Kind.Q5_0}, set(), RowRules(prompt_least=8, least=2, most=7)),
+        ({Kind.F16}, set(), RowRules(prompt_least=2, least=2, most=None)),
+        ({Kind.Q5_1}, set(), RowRules(prompt_least=1, least=1, most=None)),
+        ({Kind.Q4_K, Kind.F32}, {Kind.Q4_K}, RowRules(prompt_least=2, least=2, most=None)),
+        ({Kind.Q4_K, Kind.F32}, {Kind.Q8_0}, RowRules(prompt_least=8, least=2, most=7)),
+    ],
+)
+def test_rows_a_batch_must_have_follow_from_the_kinds(
+    others: set[Kind], experts: set[Kind], rules: RowRules
+) -> None:
+    assert row_rules(MatrixKinds(frozenset(experts), frozenset(others))) == rules
 
 
 @pytest.mark.parametrize(("name", "layers"), [("first.gguf", FIRST), ("last.gguf", LAST)])
@@ -191,19 +214,18 @@ def test_a_machine_that_does_not_keep_the_promise_is_refused_when_it_loads(
     name: str, layers: LayerRange, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # These weights treat a lone row differently, as another machine may treat other numbers of rows.
-    monkeypatch.setattr(LlamaBatch, "pad", lambda batch: None)
+    monkeypatch.setattr(LlamaBatch, "pad", lambda *_, **__: None)
     with pytest.raises(ConfigError, match=rf"computes layers \{str(layers)[:-1]}\) to other bits"):
         LlamaEngine(_config(folder, name), layers, NUM_LAYERS)
 
 
 def _refusal_after_default_mode() -> str:
-    llama_runtime().chose_tiled = True
+    llama_runtime().may_have_tiled = True
     with pytest.raises(InvariantBroken) as refusal:
-        use_plain_products(llama_runtime(), frozenset({Kind.Q4_K}))
+        switch_tiling_off(llama_runtime())
     return str(refusal.value)
 
 
-def test_tiled_products_are_refused_once_a_process_may_have_computed_with_them() -> None:
+def test_tiling_cannot_be_switched_off_once_a_process_may_have_computed_with_it() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert "process of their own" in pool.apply(_refusal_after_default_mode)
-    use_plain_products(llama_runtime(), frozenset({Kind.F16, Kind.Q8_0}))

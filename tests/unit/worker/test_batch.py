@@ -57,6 +57,15 @@ def test_rows_are_missed_where_they_must_be_and_refused_where_they_must_not() ->
     assert split_rows([_entry(1, 0, 5)], None, None) == [Part(_entry(1, 0, 5), None)]
 
 
+@pytest.mark.parametrize(
+    ("held", "stop", "num_prompt"), [(0, 1, 2), (0, 5, 2), (1, 2, 1), (2, 3, 0), (4, 5, 0)]
+)
+def test_a_chunk_says_how_many_of_its_tokens_the_prompt_still_has(
+    held: int, stop: int, num_prompt: int
+) -> None:
+    assert chunk_of(_residency(3, held), _entry(3, 0, stop), may_draw=True).num_prompt == num_prompt
+
+
 def test_a_chunk_is_what_is_not_held_yet_and_draws_only_where_it_may() -> None:
     residency = _residency(3, held=4)
     chunk = chunk_of(residency, _entry(3, 1, 7, sample=True), may_draw=True)
