@@ -199,7 +199,7 @@ def test_without_a_word_from_the_head_its_lease_ends() -> None:
         head.close()
 
 
-@pytest.mark.parametrize("renewed_by", ["heartbeat", "call"])
+@pytest.mark.parametrize("renewed_by", ["heartbeat", "call", "ping"])
 def test_a_word_from_the_head_renews_the_lease(renewed_by: str) -> None:
     head = Head(lease_s=30.0)
     head.start()
@@ -208,6 +208,8 @@ def test_a_word_from_the_head_renews_the_lease(renewed_by: str) -> None:
         head.worker._lease_ends_s = soon_s
         if renewed_by == "call":
             head.worker.renew_lease()
+        elif renewed_by == "ping":  # all that is heard before there is a route
+            head.worker._pong(1)
         else:
             head.channel.send(ME, Live(1, 0, ()))
         head.wait_until(lambda: head.worker._lease_ends_s > soon_s)
