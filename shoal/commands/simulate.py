@@ -15,12 +15,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.text import Text
 
 from shoal.commands.foresight import CatalogueOption, JsonOption, console, open_catalogue, print_json, section
+from shoal.simulator.coarse import CoarseSimulation
 from shoal.simulator.fine import FineSimulation
 from shoal.simulator.plots import is_plotting_possible
-from shoal.simulator.report import Report, report_fine
+from shoal.simulator.report import Report, report_coarse, report_fine
 from shoal.simulator.report_files import report_rows, write_report, write_requests
 from shoal.simulator.run_plots import plots_of
-from shoal.simulator.scenario import Scenario
+from shoal.simulator.scenario import Mode, Scenario
 from shoal.simulator.scenario_file import read_scenario
 
 TRACE_BATCHES = 50_000  # about 15 MB of JSON; viewers take longer with more
@@ -56,6 +57,8 @@ def simulate(
 
 
 def _run(scenario: Scenario, seed: int, out: Path | None) -> Report:
+    if scenario.mode is Mode.COARSE:
+        return _run_coarse(scenario, seed, out)
     simulation = FineSimulation(scenario, seed, keep_batches=TRACE_BATCHES if out else 0)
     with _progress(scenario.name) as progress, _interruptible():
         result = simulation.run(progress)
@@ -63,6 +66,16 @@ def _run(scenario: Scenario, seed: int, out: Path | None) -> Report:
     if out is not None:
         write_report(report, result.timeline, plots_of(report, result.timeline, result.requests), out)
         write_requests(result, out)
+    return report
+
+
+def _run_coarse(scenario: Scenario, seed: int, out: Path | None) -> Report:
+    simulation = CoarseSimulation(scenario, seed)
+    with _progress(scenario.name) as progress, _interruptible():
+        result = simulation.run(progress)
+    report = report_coarse(result, seed)
+    if out is not None:
+        write_report(report, result.timeline, plots_of(report, result.timeline, ()), out)
     return report
 
 
@@ -99,7 +112,8 @@ def _show(report: Report, out: Path | None) -> None:
     if report.is_partial:
         screen.print(Text("Interrupted: these are the figures so far.", style="bold yellow"))
     if out is not None:
-        screen.print(Text(f"Written to {out}; trace.json opens in ui.perfetto.dev.", style="dim"))
+        trace = "" if report.mode == Mode.COARSE.value else "; trace.json opens in ui.perfetto.dev"
+        screen.print(Text(f"Written to {out}{trace}.", style="dim"))
         if not is_plotting_possible():
             hint = "No plots: matplotlib is not installed (pip install 'shoal[studies]')."
             screen.print(Text(hint, style="yellow"))

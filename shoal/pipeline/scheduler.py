@@ -43,7 +43,7 @@ class StepChoice:
 class Scheduler:
     """Chooses steps for a pipeline of `num_stages`.
 
-    chunk_tokens: longest prefill chunk. least_chunk_tokens: see `_chunk_length`. max_steps: steps
+    chunk_tokens: longest prefill chunk. least_chunk_tokens: see `chunk_length`. max_steps: steps
     of a kind in flight at most; by default one a stage, and one more chunk while nobody decodes, so
     that the first stage never waits for the driver. max_batch_tokens: tokens of one decode step.
     consecutive_slots: invariant mode.
@@ -111,9 +111,9 @@ class Scheduler:
         # In turn, so that a short prompt does not wait for the whole of a long one.
         chosen = next((s for s in waiting if s.session > self._last_prefilled), waiting[0])
         self._last_prefilled = chosen.session
-        return StepChoice((chosen.session,), self._chunk_length(chosen.prompt_length))
+        return StepChoice((chosen.session,), self.chunk_length(chosen.prompt_length))
 
-    def _chunk_length(self, num_tokens: int) -> int:
+    def chunk_length(self, num_tokens: int) -> int:
         """Even chunks, since a short last one would leave stages idle; of a short prompt, enough of them to
         keep all stages busy for most of its time (two a stage), down to `least_chunk_tokens`."""
         num_chunks = -(-num_tokens // self._chunk_tokens)

@@ -19,18 +19,25 @@ Batch = tuple[WorkerInfo, int, int, float, float]
 
 
 class CellHardware:
-    """Times of one cell. carries: whether a worker carries its stage now, or stands by. on_batch: told
-    of every batch, for a trace."""
+    """Times of one cell. now_s: the clock. carries: whether a worker carries its stage now, or stands by.
+    on_batch: told of every batch, for a trace."""
 
     def __init__(
-        self, plan: CellPlan, carries: Callable[[WorkerInfo], bool], on_batch: Callable[[Batch], None]
+        self,
+        plan: CellPlan,
+        now_s: Callable[[], float],
+        carries: Callable[[WorkerInfo], bool],
+        on_batch: Callable[[Batch], None],
     ) -> None:
         self.busy_s: dict[LayerRange, float] = defaultdict(float)
         self.standby_busy_s = 0.0
         self.link_s = 0.0
         self.link_bytes = 0.0
         self._plan = plan
+        self._now_s = now_s
         self._carries = carries
+        # Workers on one machine share its memory bus: their batches run one after the other.
+        self._free_s: dict[NodeId, float] = {}
         self._on_batch = on_batch
         self._pieces = plan.pieces
         self._link = plan.scenario.link
@@ -53,16 +60,20 @@ class CellHardware:
         return sum(self.busy_s.values())
 
     def batch_s(self, worker: WorkerInfo, chunks: Sequence[Chunk]) -> float:
-        """Seconds of one batch on one machine; of one sequence's state in or out of memory."""
+        """Seconds from now until a batch is done; of one sequence's state in or out of memory."""
         layers = self._layers[worker.worker] = worker.layers
-        piece, speed = self._pieces[layers], self._plan.machines[NodeId(worker.node)].speed
+        piece, speed = self._pieces[layers], self._plan.machines[worker.node].speed
         if not chunks:
             context = self._plan.scenario.serving.context_tokens
             return piece.kv_bytes(context) / speed.memory_bytes_per_s
-        return cost_model.slice_time(piece, _shape(chunks), speed).total_s
+        seconds = cost_model.slice_time(piece, _shape(chunks), speed).total_s
+        now_s = self._now_s()
+        start_s = max(now_s, self._free_s.get(worker.node, 0.0))
+        self._free_s[worker.node] = start_s + seconds
+        self._note(worker, chunks, start_s, seconds)
+        return start_s + seconds - now_s
 
-    def watch(self, worker: WorkerInfo, chunks: Sequence[Chunk], start_s: float, seconds: float) -> None:
-        """Count a batch as it starts."""
+    def _note(self, worker: WorkerInfo, chunks: Sequence[Chunk], start_s: float, seconds: float) -> None:
         if self._carries(worker):
             self.busy_s[worker.layers] += seconds
         else:

@@ -93,7 +93,7 @@ class FineSimulation:
             for number, kinds in enumerate(deal_machines(scenario))
         ]
         self._hardware = [
-            CellHardware(plan, partial(self._carries, number), self._note_batch)
+            CellHardware(plan, lambda: self._env.now, partial(self._carries, number), self._note_batch)
             for number, plan in enumerate(self.plans)
         ]
         serving = scenario.serving
@@ -151,7 +151,6 @@ class FineSimulation:
                 slowest_link_bytes_per_s=self.scenario.link.bytes_per_s,
             ),
             compute_s=hardware.batch_s,
-            watch=hardware.watch,
             ended=lambda answer: self._gateway.answer_ended(answer),
             env=self._env,
         )

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from shoal.catalogue.machine import MachineKind
 from shoal.core.units import DAY_S, HOUR_S, KILO, MEGA
 from shoal.planner import cost_model
+from shoal.simulator.coarse import CoarseResult
+from shoal.simulator.coarse_flows import spread_of_bins
 from shoal.simulator.fine import FineResult
 from shoal.simulator.records import Outcome
 from shoal.simulator.scenario import Scenario
@@ -105,6 +107,39 @@ def report_fine(result: FineResult, seed: int) -> Report:
         communication_share=result.link_s / work_s if work_s else None,
         link_bytes_per_token=result.link_bytes / tokens if tokens else None,
         cost=cost_of(scenario, result.machine_s_by_kind, tokens),
+    )
+
+
+def report_coarse(result: CoarseResult, seed: int) -> Report:
+    """The figures of a coarse run. Single requests are not followed, so there is no longest_gap_s."""
+    scenario, elapsed_s = result.scenario, max(result.elapsed_s, 1e-9)
+    machine_s = sum(result.machine_s_by_kind.values())
+    return Report(
+        scenario=scenario.name,
+        mode=scenario.mode.value,
+        seed=seed,
+        is_partial=result.is_partial,
+        duration_s=scenario.duration_s,
+        elapsed_s=result.elapsed_s,
+        num_machines=scenario.cluster.num_machines,
+        num_cells=result.num_cells,
+        stages_per_cell=result.num_stages,
+        mean_present=machine_s / elapsed_s,
+        outcomes={outcome.value: count for outcome, count in result.outcomes.items()},
+        tokens=result.tokens,
+        tok_per_s=result.tokens / elapsed_s,
+        requests_per_s=result.outcomes[Outcome.ANSWERED] / elapsed_s,
+        first_token_s=spread_of_bins(result.first_s),
+        token_s=spread_of_bins(result.token_s),
+        longest_gap_s=spread(()),
+        stalls_s=spread(result.stalls_s),
+        machines_lost=result.machines_lost,
+        losses_per_machine_day=result.machines_lost / max(machine_s / DAY_S, 1e-9),
+        stage_busy=(result.stage_busy,),
+        busy=result.stage_busy,
+        communication_share=result.communication_share,
+        link_bytes_per_token=result.link_bytes_per_token,
+        cost=cost_of(scenario, result.machine_s_by_kind, result.tokens),
     )
 
 

@@ -18,6 +18,7 @@ from shoal.planner.cluster import Cluster, parse_cluster
 from shoal.planner.model_source import find_model
 from shoal.simulator.lengths import Fixed, Geometric, Lengths, LogNormal, Uniform
 from shoal.simulator.scenario import LARGEST_FINE, Churn, Mode, Scenario, Serving
+from shoal.simulator.virtual_head import PING_INTERVAL_S, PING_PATIENCE_S
 from shoal.simulator.workload import Bursts, Closed, Pattern, Poisson, Workload, read_trace
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ SECTIONS: Final = ("scenario", "serving", "requests", "failures")
 OWN: Final = Provenance("the scenario itself")
 PATTERNS: Final = ("poisson", "bursts", "trace", "closed")
 LENGTHS: Final = ("fixed", "uniform", "geometric", "lognormal")
+USUAL_NOTICE_S: Final = PING_PATIENCE_S + PING_INTERVAL_S / 2  # what the watchdog needs on average
 STARTS: Final = ("present", "usual")
 DEFAULT_CELL: Final = 16
 
@@ -86,7 +88,7 @@ class _Reader:
             workload=workload,
             churn=self._churn(),
             load_bytes_per_s=load,
-            notice_s=known.price("notice") if notice_s is None else notice_s,
+            notice_s=USUAL_NOTICE_S if notice_s is None else notice_s,
             usd_per_kwh=known.price("electricity") if usd_per_kwh is None else usd_per_kwh,
             lifetime_s=known.price("hardware-lifetime"),
         )

@@ -21,9 +21,9 @@ class Spread:
     most: float
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float] | NDArray[np.float64]) -> Spread:
     """By the nearest rank: the p-th percentile is a value that occurred."""
-    if not values:
+    if not len(values):
         return Spread(0, 0.0, 0.0, 0.0, 0.0, 0.0)
     found = np.sort(np.asarray(values, np.float64))
     p50, p90, p99 = (float(found[max(0, int(np.ceil(p * len(found))) - 1)]) for p in (0.5, 0.9, 0.99))

@@ -22,7 +22,7 @@ from shoal.engine.interface import Engine
 from shoal.pipeline.vocabulary import Vocabulary
 from shoal.simulator.virtual_head import NOWHERE, Answer, HeadConfig, VirtualHead
 from shoal.simulator.virtual_network import Links, NetworkFaults, VirtualNetwork
-from shoal.simulator.virtual_worker import BatchTime, VirtualWorker, Watch, time_by_tokens, watch_nothing
+from shoal.simulator.virtual_worker import BatchTime, VirtualWorker, time_by_tokens
 
 FAULT_CONFIG = DriverConfig(resend_after_s=2.0, max_resends=12, hop_deadline_s=0.5)
 
@@ -33,7 +33,7 @@ class VirtualCluster:
     ranges: layers of each stage, placed on the first machines, one each. num_nodes: machines in
     all, each with room for workers_per_node slices; or nodes, named, with the bytes that each may
     hold, and slice_bytes, which a slice takes. make_engine: an engine for a layer range. compute_s:
-    how long a batch takes; watch: told of each. env: the clock, shared where several clusters are.
+    how long a batch takes. env: the clock, shared where several clusters are.
     """
 
     def __init__(
@@ -54,7 +54,6 @@ class VirtualCluster:
         links: Links | None = None,
         config: DriverConfig = FAULT_CONFIG,
         compute_s: BatchTime = time_by_tokens,
-        watch: Watch = watch_nothing,
         ended: Callable[[Answer], None] = lambda answer: None,
         env: simpy.Environment | None = None,
     ) -> None:
@@ -64,7 +63,6 @@ class VirtualCluster:
         self._make_engine = make_engine
         self._num_layers = ranges[-1].end
         self._compute_s = compute_s
-        self._watch = watch
         self._incarnation = count()
         if nodes is None:
             names = [NodeId(f"n{number}") for number in range(max(num_nodes or 0, len(ranges)))]
@@ -94,9 +92,7 @@ class VirtualCluster:
         name = WorkerId(f"{node}-{layers.start}-{next(self._incarnation)}")
         info = WorkerInfo(name, node, layers, NOWHERE, 0, 0)
         engine = self._make_engine(layers)
-        worker = VirtualWorker(
-            self.env, self.network, info, engine, self._num_layers, self._compute_s, self._watch
-        )
+        worker = VirtualWorker(self.env, self.network, info, engine, self._num_layers, self._compute_s)
         self.workers.append(worker)
         return worker
 

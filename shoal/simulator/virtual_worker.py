@@ -19,21 +19,14 @@ TICK_S = 0.1
 BatchTime = Callable[[WorkerInfo, Sequence[Chunk]], float]
 """Seconds that a batch takes on a worker; without chunks: saving or restoring one sequence."""
 
-Watch = Callable[[WorkerInfo, Sequence[Chunk], float, float], None]
-"""Told of every batch: who, what, when it started, how long it takes."""
-
 
 def time_by_tokens(worker: WorkerInfo, chunks: Sequence[Chunk]) -> float:
     """An imaginary machine: the same everywhere, a little for the step and a little for each token."""
     return 0.004 + 0.0005 * max(1, sum(len(chunk.tokens) for chunk in chunks))
 
 
-def watch_nothing(worker: WorkerInfo, chunks: Sequence[Chunk], start_s: float, seconds: float) -> None:
-    """Where nobody looks."""
-
-
 class VirtualWorker:
-    """compute_s: how long batches take. watch: told of each."""
+    """compute_s: how long batches take; asked once for each, as it starts."""
 
     def __init__(
         self,
@@ -43,7 +36,6 @@ class VirtualWorker:
         engine: Engine,
         num_layers: int,
         compute_s: BatchTime,
-        watch: Watch = watch_nothing,
     ) -> None:
         self.info = info
         self.engine = engine
@@ -58,7 +50,6 @@ class VirtualWorker:
         self._env = env
         self._network = network
         self._compute_s = compute_s
-        self._watch = watch
         self._busy = False
         self._thawed: simpy.Event | None = None
         network.attach(info.worker, self._deliver)
@@ -121,7 +112,6 @@ class VirtualWorker:
         else:
             outcome = run_job(self.engine, job)
             seconds = self._compute_s(self.info, job.chunks) if job.chunks else 0.0
-            self._watch(self.info, job.chunks, self._env.now, seconds)
             finish = partial(self.core.finish, job, outcome, seconds)
         yield self._env.timeout(seconds)
         yield from self._stand_still()

@@ -124,6 +124,18 @@ class Workload:
         return Arrival(at_s, self.prompt.draw(rng), self.output.draw(rng))
 
     @property
+    def mean_prompt_tokens(self) -> float:
+        if isinstance(self.pattern, Trace):
+            return float(np.mean([arrival.prompt_tokens for arrival in self.pattern.arrivals]))
+        return self.prompt.mean
+
+    @property
+    def mean_output_tokens(self) -> float:
+        if isinstance(self.pattern, Trace):
+            return float(np.mean([arrival.output_tokens for arrival in self.pattern.arrivals]))
+        return self.output.mean
+
+    @property
     def longest_tokens(self) -> int:
         """The most that one request can take of a context."""
         if isinstance(self.pattern, Trace):

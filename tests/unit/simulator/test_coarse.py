@@ -1,0 +1,151 @@
+"""The coarse mode: no request lost from the count, limits of queueing theory, its gap to the fine mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shoal.catalogue.failure import Exponential, FailureModel
+from shoal.planner import cost_model
+from shoal.simulator.coarse import CoarseResult, CoarseSimulation
+from shoal.simulator.coarse_flows import BINS, CoarseFlows, spread_of_bins
+from shoal.simulator.fine import FineSimulation
+from shoal.simulator.lengths import Fixed, Geometric
+from shoal.simulator.records import Outcome
+from shoal.simulator.report import Report, report_coarse, report_fine
+from shoal.simulator.scenario import Churn, Mode, Scenario
+from shoal.simulator.workload import Closed, Poisson, Trace, Workload
+from tests.unit.simulator.toy_scenarios import HOP_S, LAYER_S, SERVING, scenario, shaky
+
+# What the coarse mode may differ from the fine one by; docs/SIMULATE.md states the same figures.
+THROUGHPUT_GAP = 0.10
+TOKEN_GAP = 0.20
+FIRST_GAP = 0.25
+OUTCOME_GAP = 0.05  # of all requests
+
+CELLS = 4
+GONE = FailureModel("gone", "gone", uptime=Exponential(150.0), repair=Exponential(60.0))
+
+
+def run(wanted: Scenario, seed: int = 1, step_s: float | None = None) -> CoarseResult:
+    return CoarseSimulation(replace(wanted, mode=Mode.COARSE), seed, step_s=step_s).run()
+
+
+def cells(*, per_s: float, churn: Churn | None = None, duration_s: float = 120.0) -> Scenario:
+    """Four cells of four stages and two spare machines each."""
+    return scenario(
+        num_machines=6 * CELLS,
+        duration_s=duration_s,
+        serving=replace(SERVING, cell_machines=6, spares=2, survive=1, max_waiting=20, chunk_tokens=8),
+        workload=Workload(Poisson(per_s), Fixed(64), Geometric(60, 500)),
+        churn=churn,
+        load_bytes_per_s=100.0,
+        notice_s=1.4,
+    )
+
+
+# ---------------------------------------------------------------- of itself
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_request_that_comes_has_exactly_one_outcome(seed: int) -> None:
+    simulation = CoarseSimulation(cells(per_s=12.0, churn=Churn(GONE, polite_share=0.3)), seed)
+    found = simulation.run()
+    assert sum(found.outcomes.values()) == simulation._flows.arrived > 500
+    assert found.outcomes[Outcome.ANSWERED] > 0
+    assert found.machines_lost > 0
+    assert all(count >= 0 for count in found.outcomes.values())
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    wanted = cells(per_s=8.0, churn=Churn(GONE), duration_s=40.0)
+    one, two, other = (report_coarse(run(wanted, seed), 0) for seed in (5, 5, 6))
+    assert one == two
+    assert one != other
+
+
+def test_closed_users_of_one_cell_reach_the_closed_form_within_one_percent() -> None:
+    wanted = scenario(duration_s=300.0, workload=Workload(Closed(4), Fixed(1), Geometric(2000, 4000)))
+    found = report_coarse(run(wanted, step_s=0.25), 1)
+    expected = cost_model.decode_tok_per_s([LAYER_S] * 4, [HOP_S] * 5, steps_in_flight=4, tokens_per_step=1)
+    assert found.tok_per_s == pytest.approx(expected, rel=0.01)
+    assert found.token_s.mean == pytest.approx(4 / expected, rel=0.02)
+
+
+def test_below_saturation_what_comes_is_answered_and_little_s_law_holds() -> None:
+    """Mean requests in the system = rate * mean time in it."""
+    wanted = cells(per_s=2.0, duration_s=2000.0)
+    found = run(wanted)
+    report = report_coarse(found, 1)
+    assert report.requests_per_s == pytest.approx(2.0, rel=0.05)
+    running = np.mean([point.requests_running + point.requests_waiting for point in found.timeline])
+    time_s = report.first_token_s.mean + 59 * report.token_s.mean
+    assert running == pytest.approx(report.requests_per_s * time_s, rel=0.15)
+
+
+def test_an_interruption_leaves_what_there_is() -> None:
+    def interrupt(done_s: float, total_s: float) -> None:
+        if done_s > 30.0:
+            raise KeyboardInterrupt
+
+    simulation = CoarseSimulation(cells(per_s=2.0), 1)
+    found = simulation.run(interrupt)
+    assert found.is_partial
+    assert 30.0 < found.elapsed_s < 60.0
+
+
+def test_machines_that_are_away_all_the_time_answer_nothing() -> None:
+    never = FailureModel("never", "never", uptime=Exponential(0.01), repair=Exponential(1e9))
+    found = run(cells(per_s=5.0, churn=Churn(never)))
+    assert found.outcomes[Outcome.ANSWERED] == 0
+    assert found.outcomes[Outcome.REFUSED] > 0
+
+
+def test_machine_seconds_are_those_of_the_share_that_is_there() -> None:
+    even = FailureModel("even", "even", uptime=Exponential(10.0), repair=Exponential(10.0))
+    found = run(cells(per_s=1.0, churn=Churn(even, all_present=False), duration_s=500.0))
+    assert sum(found.machine_s_by_kind.values()) == pytest.approx(24 * 500.0 / 2, rel=0.1)
+
+
+def test_bins_are_found_by_arithmetic_as_by_search() -> None:
+    values = np.concatenate([np.random.default_rng(1).lognormal(0, 4, 1000), BINS[:3], [0.0, 1e9]])
+    flows = CoarseFlows()
+    flows.note_first(values, np.ones(len(values)))
+    searched = np.bincount(np.searchsorted(BINS, np.maximum(values, BINS[0])), minlength=len(BINS) + 1)
+    assert flows.first_s.tolist() == searched.tolist()
+    assert spread_of_bins(flows.first_s).count == len(values)
+
+
+# ---------------------------------------------------------------- against the fine mode
+
+
+def both(wanted: Scenario) -> tuple[Report, Report]:
+    """The same requests in both modes."""
+    arrivals = tuple(wanted.workload.arrivals(wanted.duration_s, np.random.default_rng(9)))
+    wanted = replace(wanted, workload=replace(wanted.workload, pattern=Trace(arrivals)))
+    return report_fine(FineSimulation(wanted, 1).run(), 1), report_coarse(run(wanted), 1)
+
+
+@pytest.mark.parametrize("per_s", [4.0, 12.0])
+def test_without_churn_the_gap_to_the_fine_mode_is_as_stated(per_s: float) -> None:
+    fine, coarse = both(cells(per_s=per_s, duration_s=25.0))
+    assert coarse.tok_per_s == pytest.approx(fine.tok_per_s, rel=THROUGHPUT_GAP)
+    assert coarse.token_s.mean == pytest.approx(fine.token_s.mean, rel=TOKEN_GAP)
+    if per_s < 10:
+        assert coarse.first_token_s.p50 == pytest.approx(fine.first_token_s.p50, rel=FIRST_GAP)
+
+
+def test_with_churn_the_gap_to_the_fine_mode_is_as_stated() -> None:
+    fine, coarse = both(cells(per_s=4.0, churn=Churn(GONE, polite_share=0.3), duration_s=60.0))
+    assert coarse.tok_per_s == pytest.approx(fine.tok_per_s, rel=2 * THROUGHPUT_GAP)
+    for outcome in ("answered", "lost", "refused"):
+        gap = coarse.outcomes[outcome] - fine.outcomes[outcome]
+        assert abs(gap) <= 2 * OUTCOME_GAP * fine.num_requests
+
+
+def test_shaky_machines_stall_in_both_modes() -> None:
+    fine, coarse = both(shaky(duration_s=90.0))
+    assert fine.stalls_s.count > 0
+    assert coarse.stalls_s.count > 0
