@@ -33,7 +33,7 @@ MAY_GROW = 0.05
 MIN_SAMPLES = 12
 """Of a process that lived long enough to be judged."""
 
-PROMPTS = [[300 + 7 * stream + 11 * at for at in range(20 + 30 * stream)] for stream in range(4)]
+PROMPTS = [[3 + (7 * stream + 11 * at) % 250 for at in range(20 + 30 * stream)] for stream in range(4)]
 
 
 class Streams:
@@ -41,10 +41,11 @@ class Streams:
 
     def __init__(self, served: ShoalServe, max_tokens: int) -> None:
         self._served, self._max_tokens = served, max_tokens
-        self._unbroken = [self._ask(prompt) for prompt in PROMPTS]
         self._stopping = threading.Event()
         self.counts: Counter[str] = Counter()
         self.stalls_s: list[float] = []
+        self._unbroken = [self._ask(prompt) for prompt in PROMPTS]
+        self.stalls_s.clear()
         self._pool = ThreadPoolExecutor(len(PROMPTS))
         self._running: list[Future[None]] = [
             self._pool.submit(self._run, stream) for stream in range(len(PROMPTS))
@@ -64,8 +65,7 @@ class Streams:
 
     def _ask(self, prompt: list[int]) -> str | None:
         timed = complete(self._served.url, self._served.model, prompt, self._max_tokens)
-        if hasattr(self, "stalls_s"):
-            self.stalls_s.append(timed.stall_s(timed.began_s))
+        self.stalls_s.append(timed.stall_s(timed.began_s))
         return None if timed.error else timed.text
 
 
@@ -106,8 +106,10 @@ def status_of(served: ShoalServe) -> dict[str, Any]:
 
 
 def kill_one(served: ShoalServe, generator: random.Random) -> str:
-    """Kill the owner of a random stage; what it was."""
+    """Kill the owner of a random stage; what it was, or that nobody was left to kill."""
     owners = [w for w in status_of(served)["workers"] if w["role"] == "stage" and w["state"] != "lost"]
+    if not owners:
+        return "nobody: kills come faster than workers load"
     victim = generator.choice(owners)
     os.kill(victim["pid"], signal.SIGKILL)
     return f"stage {victim['stage']} on {victim['node']}"

@@ -7,11 +7,11 @@ kills owners of stages in the middle of an answer, and prints one row:
 
 - stall: the longest silence after the kill, and that as a multiple of one step;
 - prefill: from asking to the first token, unbroken, for a prompt as long as all tokens were at the kill;
-- stage: what the lost stage computed for those tokens in the first place, of the head's own account;
-- pull: the stall without that of a hot standby, which pulls nothing (and without loading), and that as
-  a multiple of `stage`.
+- stage: what the busiest stage computed for those tokens in the first place, of the head's own account;
+- pull / stage: the stall when that stage was killed, without that of a hot standby, which pulls nothing.
 
-Every text is compared with the unbroken one. The machine should be idle; what others used is printed.
+Every text is compared with the unbroken one. The machine should be idle; the load that it had
+is printed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from typing import Any
 
 import httpx
 
-from benchmarks.quiet import ForeignShare
 from benchmarks.servers import ShoalServe
 from benchmarks.sse import Timed, complete
 
@@ -49,16 +48,18 @@ RUNGS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One rung. Seconds; stalls_s of all rounds. load_s: of a slice, as the head found."""
+    """One rung. stages, stalls_s: of each round. stage_s: what each stage computed for the tokens that were
+    there at the kill."""
 
     rung: str
     stalls_s: list[float]
     step_s: float
     prefill_s: float
-    stage_s: float
+    stages: list[int]
+    stage_s: list[float]
     num_wrong: int
     rungs_taken: list[str | None]
-    foreign_share: float
+    load: float
 
 
 class Rung:
@@ -76,38 +77,38 @@ class Rung:
         unbroken = self._complete(self._prompt, self._arguments.max_tokens)
         as_long = _prompt(len(self._prompt) + KILL_AT, seed=2)
         prefills = [self._complete(as_long, 1) for _ in range(3)]
-        stage_s = max(self._stage_seconds(unbroken.request_id, unbroken))
-        share = ForeignShare([])
+        stage_s = self._stage_seconds(unbroken.request_id)
         killed = [self._killed(number) for number in range(self._arguments.rounds)]
         return Row(
             rung=self._name,
-            stalls_s=[stall_s for _, stall_s in killed],
+            stalls_s=[stall_s for _, _, stall_s in killed],
+            stages=[stage for _, stage, _ in killed],
             step_s=unbroken.step_s,
             prefill_s=median(timed.first_s for timed in prefills),
             stage_s=stage_s,
-            num_wrong=sum(timed.text != unbroken.text for timed, _ in killed),
+            num_wrong=sum(timed.text != unbroken.text for timed, _, _ in killed),
             rungs_taken=[loss["rung"] for loss in self._status()["losses"]],
-            foreign_share=share.share(),
+            load=os.getloadavg()[0],
         )
 
-    def _killed(self, number: int) -> tuple[Timed, float]:
+    def _killed(self, number: int) -> tuple[Timed, int, float]:
         owners = self._wait_until_whole()
-        victim = owners[number % len(owners)]["pid"]
+        victim = owners[number % len(owners)]
         killed_s = 0.0
 
         def on_piece(num_pieces: int) -> None:
             nonlocal killed_s
             if num_pieces == KILL_AT:
                 killed_s = time.monotonic()
-                os.kill(victim, signal.SIGKILL)
+                os.kill(victim["pid"], signal.SIGKILL)
 
         timed = self._complete(self._prompt, self._arguments.max_tokens, on_piece)
-        return timed, timed.stall_s(killed_s)
+        return timed, victim["stage"], timed.stall_s(killed_s)
 
     def _complete(self, prompt: list[int], max_tokens: int, on_piece: Any = lambda num_pieces: None) -> Timed:
         return complete(self.served.url, self.served.model, prompt, max_tokens, on_piece)
 
-    def _stage_seconds(self, request_id: str, timed: Timed) -> list[float]:
+    def _stage_seconds(self, request_id: str) -> list[float]:
         """What each stage computed for the prompt and the first KILL_AT tokens."""
         [times] = httpx.get(
             f"{self.served.url}/admin/trace", params={"request_id": request_id}, timeout=30
@@ -163,12 +164,23 @@ def table(rows: list[Row]) -> str:
                 f"{p50 / row.step_s:.0f}",
                 f"{row.prefill_s:.2f} s",
                 f"{p50 / row.prefill_s:.2f}",
-                f"{row.stage_s:.2f} s",
-                f"{(p50 - hot_s) / row.stage_s:.2f}" if row.rung.startswith("warm") else "-",
+                f"{max(row.stage_s):.2f} s",
+                f"{_pull_ratio(row, hot_s):.2f}" if row.rung.startswith("warm") else "-",
             )
         )
-    wrong, foreign = sum(row.num_wrong for row in rows), max(row.foreign_share for row in rows)
-    return "\n".join([*lines, "", f"{wrong} texts differed. Others used {foreign:.0%} of the cores."])
+    wrong, load = sum(row.num_wrong for row in rows), max(row.load for row in rows)
+    conditions = f"{wrong} texts differed. Load average {load:.1f} on {os.cpu_count()} cores."
+    return "\n".join([*lines, "", conditions])
+
+
+def _pull_ratio(row: Row, hot_s: float) -> float:
+    """Of the stage that computes most: in a short one the pull is lost in the rest of the stall."""
+    most_s = max(row.stage_s)
+    return median(
+        (stall_s - hot_s) / most_s
+        for stage, stall_s in zip(row.stages, row.stalls_s, strict=True)
+        if row.stage_s[stage] == most_s
+    )
 
 
 def _line(*cells: str) -> str:
