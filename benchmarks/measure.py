@@ -174,18 +174,19 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     home = folder / "home"
     first = ShoalServe(options.model, home, folder / "serve.log", arguments)
     first.stop()
-    serve = ShoalServe(options.model, home, folder / "serve.log", arguments)
-    undivided = UndividedProcess(options.model, options.chunk_tokens, repack=not options.no_repack)
-    has_rpc = "LLAMA_SERVER" in os.environ and "GGML_RPC_SERVER" in os.environ
-    rpc = (
-        LlamaRpc(options.model, folder / "rpc.log", options.nodes, options.chunk_tokens) if has_rpc else None
-    )
-    apis = {"shoal": Api(serve.url, serve.model, {})}
-    if rpc is not None:
-        apis[RPC] = Api(rpc.url, rpc.model, {"cache_prompt": False})
-    try:
+    with contextlib.ExitStack() as stack:
+        serve = ShoalServe(options.model, home, folder / "serve.log", arguments)
+        stack.callback(serve.stop)
+        undivided = UndividedProcess(options.model, options.chunk_tokens, repack=not options.no_repack)
+        stack.callback(undivided.stop)
         pids = {"undivided": [undivided.process.pid], "shoal": serve.pids}
-        rounds = Rounds(pids | ({RPC: rpc.pids} if rpc else {}), options)
+        apis = {"shoal": Api(serve.url, serve.model, {})}
+        if "LLAMA_SERVER" in os.environ and "GGML_RPC_SERVER" in os.environ:
+            rpc = LlamaRpc(options.model, folder / "rpc.log", options.nodes, options.chunk_tokens)
+            stack.callback(rpc.stop)
+            pids[RPC] = rpc.pids
+            apis[RPC] = Api(rpc.url, rpc.model, {"cache_prompt": False})
+        rounds = Rounds(pids, options)
         found: dict[str, object] = {}
         # Ctrl-C keeps what there is.
         with contextlib.suppress(KeyboardInterrupt):
@@ -193,11 +194,6 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
                 if options.only in name:
                     found[name] = [asdict(pair) for pair in rounds.run(name, contenders)]
         memory = serve.worker_rss_bytes()
-    finally:
-        serve.stop()
-        undivided.stop()
-        if rpc is not None:
-            rpc.stop()
     return {
         "machine": f"{NUM_CORES} cores, {_cpu_name()}",
         "model": serve.model,

@@ -87,7 +87,7 @@ def plot_ratios(results: dict[str, Any], path: Path) -> None:
 
 
 def plot_memory(curve: Path, path: Path) -> None:
-    """Lines: resident memory of each process over time."""
+    """Lines: each process's memory over time, mapped files left out."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -96,13 +96,13 @@ def plot_memory(curve: Path, path: Path) -> None:
     lines: dict[str, list[tuple[float, float]]] = {}
     with curve.open() as file:
         for row in csv.DictReader(file):
-            point = float(row["at_s"]) / 60, int(row["rss_bytes"]) / 2**20
+            point = float(row["at_s"]) / 60, int(row["anonymous_bytes"]) / 2**20
             lines.setdefault(row["process"], []).append(point)
     figure, axes = pyplot.subplots(figsize=(8, 4))
     for name, points in lines.items():
         axes.plot(*zip(*points, strict=True), label=name.rpartition(" ")[0])
     axes.set_xlabel("minutes of mixed load")
-    axes.set_ylabel("resident memory, MiB")
+    axes.set_ylabel("memory without mapped files, MiB")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize="small")
     figure.tight_layout()

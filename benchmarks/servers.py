@@ -116,7 +116,12 @@ class LlamaRpc(Started):
         return [self.process.pid, *(node.pid for node in self._nodes)]
 
     def stop(self) -> None:
-        super().stop()
+        try:
+            super().stop()
+        finally:
+            self._stop_nodes()
+
+    def _stop_nodes(self) -> None:
         for node in self._nodes:
             node.kill()
             node.wait()
@@ -139,9 +144,9 @@ class UndividedProcess:
         return float(str(self._read()["result"]))
 
     def stop(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(STOP_DEADLINE_S)
+        # Ended by force: it may be in the middle of a computation, and holds nothing that is needed.
+        self.process.kill()
+        self.process.wait()
 
     def _read(self) -> dict[str, object]:
         assert self.process.stdout is not None

@@ -57,7 +57,7 @@ class Log:
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     latencies_s: list[tuple[float, float]] = field(default_factory=list)
-    memory: list[tuple[float, str, int]] = field(default_factory=list)
+    memory: list[tuple[float, str, int, int]] = field(default_factory=list)
     kills: list[float] = field(default_factory=list)
 
     def now_s(self) -> float:
@@ -185,10 +185,11 @@ class Soak:
         while True:
             for name, process in _processes(self._serve):
                 try:
-                    rss_bytes = process.memory_info().rss
-                except psutil.Error:
+                    rss_bytes, anonymous_bytes = _memory(process)
+                except (psutil.Error, OSError):
                     continue
-                self.log.memory.append((self.log.now_s(), f"{name} {process.pid}", rss_bytes))
+                name = f"{name} {process.pid}"
+                self.log.memory.append((self.log.now_s(), name, rss_bytes, anonymous_bytes))
             await asyncio.sleep(SAMPLE_S)
 
     async def _drained(self, http: httpx.AsyncClient) -> None:
@@ -210,12 +211,12 @@ class Soak:
         """Add what grew or slowed down to the problems."""
         half_s = self.log.now_s() / 2
         curves: dict[str, list[tuple[float, int]]] = {}
-        for at_s, name, rss_bytes in self.log.memory:
+        for at_s, name, _, anonymous_bytes in self.log.memory:
             if at_s > half_s:
-                curves.setdefault(name, []).append((at_s, rss_bytes))
+                curves.setdefault(name, []).append((at_s, anonymous_bytes))
         for name, curve in curves.items():
             if len(curve) >= 6:
-                self._judge_curve(name, [rss_bytes for _, rss_bytes in curve])
+                self._judge_curve(name, [num_bytes for _, num_bytes in curve])
         first = [latency for at_s, latency in self.log.latencies_s if at_s <= half_s]
         second = [latency for at_s, latency in self.log.latencies_s if at_s > half_s]
         enough = min(len(first), len(second)) >= ENOUGH_LATENCIES
@@ -232,6 +233,13 @@ class Soak:
             self.log.problem(
                 f"{name} grew from {before / 2**20:.0f} to {after / 2**20:.0f} MiB in the second half"
             )
+
+
+def _memory(process: psutil.Process) -> tuple[int, int]:
+    """Resident bytes, and those of them that are no mapped file. The first stage's grow with each token
+    that is new to it: its embedding table is mapped, and the system keeps what was read as it can."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    return process.memory_info().rss, 1024 * int(fields["RssAnon"].split()[0])
 
 
 def _processes(serve: ShoalServe) -> list[tuple[str, psutil.Process]]:
@@ -279,8 +287,8 @@ def main() -> None:
 def _write(log: Log, options: argparse.Namespace) -> None:
     with options.out.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["at_s", "process", "rss_bytes"])
-        writer.writerows((f"{at_s:.1f}", name, rss_bytes) for at_s, name, rss_bytes in log.memory)
+        writer.writerow(["at_s", "process", "rss_bytes", "anonymous_bytes"])
+        writer.writerows((f"{at_s:.1f}", *rest) for at_s, *rest in log.memory)
     latencies = [latency for _, latency in log.latencies_s]
     summary = {
         "minutes": options.minutes,

@@ -26,6 +26,10 @@ _FAREWELL_S = 0.3
 
 _BACKLOG = 512
 
+_KEEP_CONNECTION_S = 75
+"""An idle connection is kept so long, longer than clients and proxies keep theirs: whoever closes at the
+same moment as the other side sends loses a request. uvicorn's 5 s are just what httpx uses."""
+
 
 def check_can_listen(host: str, port: int) -> None:
     """Raise ConfigError for an address that a gateway could not be started on now.
@@ -71,6 +75,7 @@ class GatewayServer:
             proxy_headers=False,
             ws="none",
             backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_CONNECTION_S,
             timeout_graceful_shutdown=_GRACE_S,
         )
         self._server = _Server(config)

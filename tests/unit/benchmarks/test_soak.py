@@ -27,18 +27,18 @@ def problems(soak: Soak) -> list[str]:
 
 
 def test_flat_memory_is_no_problem_however_much_it_is(soak: Soak) -> None:
-    soak.log.memory = [(float(at), "head 1", 900 * MIB + at % 3 * MIB) for at in range(100)]
+    soak.log.memory = [(float(at), "head 1", 0, 900 * MIB + at % 3 * MIB) for at in range(100)]
     assert problems(soak) == []
 
 
 def test_memory_that_grows_to_the_end_is_named(soak: Soak) -> None:
-    soak.log.memory = [(float(at), "worker 0-9 7", (300 + at) * MIB) for at in range(100)]
+    soak.log.memory = [(float(at), "worker 0-9 7", 0, (300 + at) * MIB) for at in range(100)]
     (problem,) = problems(soak)
     assert "worker 0-9 7 grew" in problem
 
 
 def test_memory_that_grows_only_while_it_warms_up_is_no_problem(soak: Soak) -> None:
-    soak.log.memory = [(float(at), "head 1", min(at, 50) * 10 * MIB) for at in range(100)]
+    soak.log.memory = [(float(at), "head 1", 0, min(at, 50) * 10 * MIB) for at in range(100)]
     assert problems(soak) == []
 
 
@@ -51,4 +51,9 @@ def test_requests_may_not_become_much_slower(soak: Soak, slow_s: float, num_prob
 
 def test_a_few_slow_requests_say_nothing(soak: Soak) -> None:
     soak.log.latencies_s = [(10.0, 1.0), (90.0, 9.0)]
+    assert problems(soak) == []
+
+
+def test_pages_of_a_mapped_file_are_no_growth(soak: Soak) -> None:
+    soak.log.memory = [(float(at), "worker 0-9 7", (300 + at) * MIB, 300 * MIB) for at in range(100)]
     assert problems(soak) == []
