@@ -17,7 +17,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = os.environ.get("SHOAL_MUTATION_SEEDS", "300")
 DEADLINE_S = 600.0
-SUITES = ("tests/fault", "tests/unit/worker tests/unit/pipeline tests/unit/control/test_recovery.py")
+POLICIES = (
+    "tests/unit/worker",
+    "tests/unit/pipeline",
+    "tests/unit/control/test_recovery.py",
+    "tests/unit/control/test_keeper_events.py",
+)
+SUITES = ("tests/fault", " ".join(POLICIES))
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,60 @@ MUTATIONS = (
         "shoal/worker/protocol.py",
         "            self._outbox.send(standby, fed, rows)",
         "            pass",
+    ),
+    Mutation(
+        "standbys know of a stage before it feeds them",
+        "shoal/pipeline/route.py",
+        "unconfirmed = self._standbys or self._stages",
+        "unconfirmed = self._standbys | self._stages",
+    ),
+    Mutation(
+        "a hot standby takes over before a warm one",
+        "shoal/control/recovery.py",
+        "return worker.node in facts.leaving, not is_hot, carried[worker.node], worker.worker",
+        "return worker.node in facts.leaving, False, carried[worker.node], worker.worker",
+    ),
+    Mutation(
+        "an owner that lives is not moved",
+        "shoal/control/recovery.py",
+        "owners = {stage.layers: stage for stage in stages if stage.worker in live}",
+        "owners: dict[LayerRange, WorkerInfo] = {}",
+    ),
+    Mutation(
+        "a successor is not exchanged in the middle of a hand-over",
+        "shoal/control/recovery.py",
+        "return not awaits_states, rung_of(",
+        "return False, rung_of(",
+    ),
+    Mutation(
+        "what is asked of a predecessor that is gone is asked of the new one",
+        "shoal/worker/protocol.py",
+        "                self._pulling.ask_again(residency, now_s)",
+        "                pass",
+    ),
+    Mutation(
+        "states that will come are waited for",
+        "shoal/worker/pulling.py",
+        "if residency.held == 0 and now_s < self.awaits_states_until_s:",
+        "if False:",
+    ),
+    Mutation(
+        "a damaged state is not restored",
+        "shoal/worker/hand_over.py",
+        "if flat.size != blob_floats + num_tokens * self._row_width or sum(state.lengths) != num_tokens:",
+        "if False:",
+    ),
+    Mutation(
+        "a hand-over is complete only with every session",
+        "shoal/pipeline/hand_overs.py",
+        "is_complete = leaving.expected is not None and all(",
+        "is_complete = leaving.expected is not None and any(",
+    ),
+    Mutation(
+        "a loss is told to the driver",
+        "shoal/control/keeper.py",
+        "            return\n        self._driver.lose_worker(worker)",
+        "            return",
     ),
 )
 

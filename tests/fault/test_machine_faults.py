@@ -71,7 +71,7 @@ class _Faults:
         self._rng = rng
         for _ in range(rng.randint(1, 5)):
             fault = rng.choice(
-                [self._kill, self._kill, self._freeze, self._cut, self._cut_hop, self._machine]
+                [self._kill, self._kill, self._freeze, self._cut, self._cut_hop, self._machine, self._leave]
             )
             cluster.env.process(self._later(fault))
         cluster.env.process(self._mend())

@@ -94,6 +94,17 @@ def test_a_lost_stage_goes_to_a_hot_standby_where_one_lives(facts: Facts) -> Non
             assert stage.worker in hot
 
 
+def test_a_hot_standby_takes_over_before_a_warm_one_and_that_is_a_new_epoch() -> None:
+    warm, hot = worker_on(N2, ONE, 2), worker_on(N3, ONE, 3)
+    placement = Placement(Epoch(4), (A, B), (Standby(warm, is_hot=False), Standby(hot, is_hot=True)))
+    before = decide(_facts(A, B, warm, hot, placement=placement)).placement
+    after = decide(_facts(B, warm, hot, placement=placement)).placement
+    assert before is not None
+    assert after is not None
+    assert (before.stages, before.epoch) == ((A, B), 4)
+    assert (after.stages, after.epoch) == ((hot, B), 5)
+
+
 def test_of_warm_standbys_one_on_a_machine_without_a_stage_takes_over() -> None:
     busy, idle = worker_on(N1, ONE, 2), worker_on(N2, ONE, 3)
     placement = Placement(Epoch(4), (A, B), (Standby(busy, is_hot=False), Standby(idle, is_hot=False)))
@@ -268,31 +279,6 @@ def test_of_machines_that_are_alike_the_one_with_most_room_gets_the_standby() ->
 
 def test_without_survivors_wanted_nothing_is_loaded() -> None:
     assert decide(_facts(A, B, free={N2: 9}, survive=0)).starts == ()
-
-
-# ---------------------------------------------------------------- machines that join
-
-
-def test_layers_that_wait_for_machines_go_to_those_that_join_one_each() -> None:
-    waiting = replace(_facts(free={N0: 9}), awaiting=frozenset({ONE, TWO}))
-    assert (decide(waiting).starts, decide(waiting).stranded) == ((), (ONE, TWO))
-    one_came = replace(waiting, nodes=(NodeFact(N0, 9), NodeFact(N2, 9)), joined=frozenset({N2}))
-    assert (decide(one_came).starts, decide(one_came).stranded) == ((Start(N2, ONE),), (TWO,))
-    both_came = replace(one_came, nodes=(*one_came.nodes, NodeFact(N3, 9)), joined=frozenset({N2, N3}))
-    assert set(decide(both_came).starts) == {Start(N3, ONE), Start(N2, TWO)}
-
-
-def test_once_real_machines_are_there_two_nodes_of_the_head_are_one_machine() -> None:
-    spare = worker_on(N2, ONE, 2)
-    alone = _facts(A, B, spare, worker_on(N3, TWO, 3), free={}, survive=1)
-    assert decide(replace(alone, nodes=(NodeFact(N1, 9), NodeFact(N3, 9)))).starts == ()
-    joined = replace(alone, nodes=(NodeFact(N1, 9), NodeFact(N3, 9)), joined=frozenset({N3}))
-    assert decide(joined).starts == (Start(N3, ONE),), "n0 and n2 go together"
-
-
-def test_a_machine_that_joined_and_has_nothing_to_do_stands_by_though_nobody_asked_for_it() -> None:
-    idle = replace(_facts(A, B, free={N2: 1, N3: 1}), joined=frozenset({N3}))
-    assert [start.node for start in decide(idle).starts] == [N3]
 
 
 # ---------------------------------------------------------------- machines that leave

@@ -72,15 +72,16 @@ def test_losses_on_different_hops_cut_no_link() -> None:
 
 
 def test_a_step_that_arrives_at_its_second_try_clears_its_hop() -> None:
-    driver = _driver()
+    driver = _driver(resend_s=10.0)
     driver.submit()
     (step,) = driver.take(Step)
     driver.tick_at(1.0)
     _received(driver, step, "w0")
-    _sent_on(driver, step, "w0")
-    driver.tick_at(2.0)  # another hop: it starts over
-    driver.tick_at(3.0)
+    driver.tick_at(11.0)  # no result: it is sent once more, and that is lost on the same hop
+    driver.tick_at(12.0)
     assert driver.take_events() == []
+    driver.tick_at(13.0)
+    assert driver.take_events() == [LinkCut(DRIVER, W0)]
 
 
 def test_a_stage_may_take_its_time_once_it_has_a_step() -> None:
