@@ -3,9 +3,10 @@
     python -m benchmarks.feeding model.gguf
 
 Runs `shoal serve` on two local nodes twice, once with a hot standby for each stage on nodes of their own,
-and decodes one stream. On machines of their own, standbys take no core from the pipeline, so what they
-cost it is the processor time that head and stages use more. Counted in processor time, which other
-programs disturb less than they do throughput; runs alternate, and medians are compared.
+and decodes one stream. On machines of their own, standbys take no core and no cache from the pipeline, so
+what they cost it is what head and stages do for them: the processor time of all their threads but the
+one of each stage that computes the model, as a share of all. (That one is slowed here by standbys that
+compute beside it, as they would not elsewhere.) Runs alternate, and medians are compared.
 """
 
 from __future__ import annotations
@@ -44,22 +45,28 @@ class Pipeline:
                 raise SystemExit("the hot standbys did not come up")
             time.sleep(0.2)
 
-    def cpu_s_per_token(self) -> float:
-        """Of head and stages together; standbys are not counted."""
-        stages = [worker["pid"] for worker in self._workers() if worker["role"] == "stage"]
-        processes = [psutil.Process(pid) for pid in (self.served.process.pid, *stages)]
-        before_s = sum(_used_s(process) for process in processes)
+    def cpu_s_per_token(self) -> tuple[float, float]:
+        """Of head and stages, without the threads that compute the model, and of all threads."""
+        head = psutil.Process(self.served.process.pid)
+        stages = [psutil.Process(w["pid"]) for w in self._workers() if w["role"] == "stage"]
+        before = [_thread_times(process) for process in (head, *stages)]
         complete(self.served.url, self.served.model, PROMPT, self._max_tokens)
-        return (sum(_used_s(process) for process in processes) - before_s) / self._max_tokens
+        after = [_thread_times(process) for process in (head, *stages)]
+        used = [
+            [end_s - began.get(thread, 0.0) for thread, end_s in ended.items()]
+            for began, ended in zip(before, after, strict=True)
+        ]
+        all_s = sum(map(sum, used))
+        computing_s = sum(max(threads) for threads in used[1:])
+        return (all_s - computing_s) / self._max_tokens, all_s / self._max_tokens
 
     def _workers(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = httpx.get(f"{self.served.url}/admin/status").json()["workers"]
         return found
 
 
-def _used_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+def _thread_times(process: psutil.Process) -> dict[int, float]:
+    return {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
 
 
 def main() -> None:
@@ -81,10 +88,11 @@ def main() -> None:
         finally:
             for pipeline in pipelines.values():
                 pipeline.served.stop()
-    alone, fed = (1000 * median(figures) for figures in zip(*pairs, strict=True))
-    ratio = median(with_s / without_s for without_s, with_s in pairs)
-    print(f"processor time a token: {alone:.2f} ms alone, {fed:.2f} ms fed; median of pairs {ratio - 1:+.1%}")
-    print(", ".join(f"{with_s / without_s - 1:+.1%}" for without_s, with_s in pairs))
+    rest_alone_s, rest_fed_s = (median(pair[at][0] for pair in pairs) for at in (0, 1))
+    all_alone_s, all_fed_s = (median(pair[at][1] for pair in pairs) for at in (0, 1))
+    print(f"all threads: {1000 * all_alone_s:.2f} ms a token alone, {1000 * all_fed_s:.2f} ms fed")
+    print(f"without computing: {1000 * rest_alone_s:.2f} ms alone, {1000 * rest_fed_s:.2f} ms fed")
+    print(f"feeding costs {(rest_fed_s - rest_alone_s) / all_alone_s:+.1%} of all")
 
 
 if __name__ == "__main__":
