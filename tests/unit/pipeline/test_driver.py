@@ -18,6 +18,7 @@ from shoal.engine.interface import EngineLimits
 from shoal.pipeline.driver import Driver
 from shoal.wire.messages import PeersTaken, Refused
 from tests.support.digest_reference import NumberVocabulary
+from tests.support.processes import wait_until
 from tests.unit.pipeline.one_driver import N_CTX, request
 
 DEADLINE_S = 10.0
@@ -61,7 +62,7 @@ def test_a_request_whose_call_hits_a_bug_ends_with_an_error(
     driver._core.submit_choices = _fails  # type: ignore[assignment, method-assign]
     with pytest.raises(ClusterError, match="driver failed"):
         asyncio.run(_ask(driver))
-    assert "died of a bug" in caplog.text
+    wait_until(lambda: "died of a bug" in caplog.text, deadline_s=5, what="its thread to say so")
 
 
 def test_readers_end_with_an_error_though_the_bug_struck_while_they_were_being_answered(
