@@ -18,7 +18,7 @@ PYTHON ?= $(or $(shell for python in python3 python3.13 python3.12 python3.11; d
 	"$$python" -c '$(IS_FIT)' 2>/dev/null && echo $$python && break; done),python3)
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all soak prove-fault-tests check clean
+.PHONY: studies help serve test test-all soak prove-fault-tests check clean
 
 help:
 	@echo "make serve      fetch a small chat model, serve it on $(NODES) local nodes at http://127.0.0.1:$(PORT)"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-all   also those that need large models or minutes"
 	@echo "make soak       an hour of mixed load: memory, latency and stuck sessions (MINUTES=5 make soak)"
 	@echo "make check      format, lint, types, import rules"
+	@echo "make studies    compute the pages of docs/studies again; NAME=consoles only that one"
 	@echo "make clean      remove the environment and caches of tools (models and slices stay)"
 
 serve: .venv/run.stamp
@@ -50,6 +51,9 @@ check: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+studies: .venv/dev.stamp
+	$(BIN)/python -m shoal.studies $(NAME)
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

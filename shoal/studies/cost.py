@@ -1,0 +1,105 @@
+"""Study (c): two 5090s, five motley boxes or one rented H100: cost per million tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shoal.catalogue.loader import load_catalogue
+from shoal.core.units import digits_text, seconds_text
+from shoal.planner.assumptions import default_assumptions
+from shoal.planner.cluster import parse_cluster, slowest_link
+from shoal.planner.deployment import DoesNotFit
+from shoal.planner.estimate import estimate_model
+from shoal.planner.model_source import find_model
+from shoal.simulator.plots import Line, Plot
+from shoal.studies.page import Page, TableBlock
+
+CHOICES = (
+    ("two RTX 5090", "2xrtx-5090"),
+    ("five motley boxes", "rtx-3090, rtx-3060, rtx-4060, desktop-ddr5, rtx-4070"),
+    ("one rented H100", "1xh100"),
+)
+MODELS = (("qwen3-30b-a3b", "q4_k_m"), ("llama-70b", "q4_k_m"))
+STREAMS = (1, 8, 64)
+
+
+def cost() -> Page:
+    rows, lines = [], []
+    for model in MODELS:
+        for name, machines in CHOICES:
+            found = [_figures(machines, *model, streams, is_rented="rented" in name) for streams in STREAMS]
+            rows += [
+                (model[0], name, str(streams), *texts)
+                for streams, (texts, _) in zip(STREAMS, found, strict=True)
+            ]
+            known = [(float(s), usd) for s, (_, usd) in zip(STREAMS, found, strict=True) if usd is not None]
+            if known:
+                lines.append(Line(f"{name}, {model[0]}", [s for s, _ in known], [usd for _, usd in known]))
+    columns = (
+        "model",
+        "machines",
+        "streams",
+        "a token",
+        "tokens/s",
+        "electricity",
+        "hardware",
+        "rent",
+        "in all",
+    )
+    return Page(
+        name="cost",
+        title="Two 5090s, five motley boxes, or one rented H100?",
+        summary=(
+            "USD per million tokens of answers, at the number of streams that are there all the time. A "
+            "machine "
+            "that is bought costs its price over its lifetime and its electricity, a rented one its rent; "
+            "idle "
+            "hours cost as much as busy ones, so few streams are dear everywhere."
+        ),
+        tables=(TableBlock("USD per million tokens", columns, rows),),
+        computed="The cost model's throughput at each number of streams, and the catalogue's prices over it.",
+        assumed=(
+            "Work around the clock; three years of life, no resale, no interest, nobody's time. Prices "
+            "and rents "
+            "are the catalogue's and change by the month; those of used cards are not verified. Two 5090s "
+            "are in "
+            "two machines over the catalogue's link. No tensor parallelism, which would help the two 5090s."
+        ),
+        falsified_by=(
+            "A measured throughput outside a factor of 1.5 of the table's on the same machines; a rent or "
+            "price "
+            "that differs by more than a third from the catalogue's."
+        ),
+        plots=(
+            Plot("cost", "USD per million tokens", "streams", "USD", lines, is_x_log=True, is_y_log=True),
+        ),
+    )
+
+
+def _figures(
+    machines: str, name: str, quant: str, streams: int, *, is_rented: bool
+) -> tuple[tuple[str, ...], float | None]:
+    known = load_catalogue()
+    cluster = parse_cluster([machines], known)
+    given = replace(default_assumptions(known), streams=streams, context_tokens=2048)
+    try:
+        found = estimate_model(cluster, find_model(name, quant, known), slowest_link(cluster, known), given)
+    except DoesNotFit:
+        return ("does not fit", "", "", "", "", ""), None
+    assert found.one_stream is not None
+    assert found.throughput is not None
+    rate = found.throughput.streams_tok_per_s
+    million_s = 1e6 / rate
+    hours = million_s / 3600
+    electricity = cluster.power_w / 1000 * hours * given.usd_per_kwh
+    own_electricity = None if is_rented else electricity
+    price, hourly = cluster.price_usd, cluster.rent_usd_per_hour
+    hardware = None if is_rented or price is None else price * million_s / given.lifetime_s
+    rent = None if not is_rented or hourly is None else hourly * hours
+    total = rent if hardware is None else hardware + electricity
+    texts = (
+        seconds_text(found.one_stream.expected_s),
+        digits_text(rate),
+        *("-" if usd is None else digits_text(usd) for usd in (own_electricity, hardware, rent, total)),
+    )
+    return texts, total
