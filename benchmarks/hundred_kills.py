@@ -5,7 +5,7 @@
 Runs `shoal serve --invariant` on local nodes, asks the same questions again and again on all streams,
 and kills the owner of a random stage every few seconds, whether or not redundancy is back. Exit status
 1 where a text was wrong, a stream broke off or got stuck, sessions were left, or the memory of a
-process that lived through it grew by more than 5 % from its first quarter to its last.
+process that lived through it grew by more than 5 % from its second quarter to its last (medians).
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Memory:
                 continue
 
     def grown(self) -> list[tuple[str, int, int]]:
-        """Processes that are still there and were seen often enough: name, bytes in their first quarter
-        and in their last."""
+        """Processes that are still there and were seen often enough: name, bytes in their second
+        quarter, when all that is loaded once is there, and in their last."""
         found = []
         for pid, sizes in self._bytes.items():
             if len(sizes) >= MIN_SAMPLES and psutil.pid_exists(pid):

@@ -92,6 +92,9 @@ def serve(
     check_reach(host, port, allow_remote=allow_remote)
     wanted_cuts = None if cuts is None else parse_cuts(cuts)
     # Imported here: `shoal --help` should not wait for a server and a cluster.
+    from shoal.control.malloc_arenas import limit_malloc_arenas
+
+    limit_malloc_arenas()
     from shoal.commands.serving import run
     from shoal.control.ray_daemon import default_state_root
     from shoal.control.start_plan import ServeConfig

@@ -33,6 +33,7 @@ from shoal.control.membership import (
     SendChunk,
     free_bytes,
 )
+from shoal.core.awake_clock import AwakeClock
 from shoal.core.errors import ClusterError, ShoalError
 from shoal.core.placement import NodeId
 from shoal.wire.curve import SecureContext
@@ -80,6 +81,7 @@ class JoinDoor:
         self._membership = Membership(build, self.address, same_llama=same_llama)
         self._members: dict[NodeId, Machine] = {}
         self._calls: deque[Callable[[], None]] = deque()
+        self._clock = AwakeClock(time.monotonic())
         self._fetches: dict[tuple[NodeId, str], Future[Path]] = {}
         self._paths: dict[str, Path] = {}
         self._digests: dict[str, str] = {}
@@ -115,7 +117,7 @@ class JoinDoor:
 
     def free_bytes(self, node: NodeId, reserved_bytes: int) -> int:
         """See membership.free_bytes."""
-        return free_bytes(self._members.get(node), reserved_bytes, time.monotonic())
+        return free_bytes(self._members.get(node), reserved_bytes, self._clock.awake_s)
 
     def fetch(self, node: NodeId, path: Path) -> Path:
         """Have a member hold a file of ours; returns its path there. Blocks while it is sent.
@@ -172,10 +174,10 @@ class JoinDoor:
         self._secure.close()
 
     def _loop(self) -> None:
-        next_keys_s = time.monotonic() + KEYS_AGAIN_S
+        next_keys_s = self._clock.awake_s + KEYS_AGAIN_S
         while not self._stopping.is_set():
             arrivals = self._server.receive(TICK_S)
-            now_s = time.monotonic()
+            now_s = self._clock.read(time.monotonic())
             while self._calls:
                 self._calls.popleft()()
             for arrival in arrivals:

@@ -4,7 +4,8 @@ Owns the pings and the process watches, in a thread of its own. Decides only wha
 silence means; what follows is the keeper's business.
 
 Gone: its process has ended, or its connection broke and it does not answer again, or no answer
-for a while. Stuck: it answers, but a batch makes no progress. Slow is neither: only reported.
+for a while in which this process ran. Stuck: it answers, but a batch makes no progress. Slow is
+neither: only reported.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from shoal.core.awake_clock import AwakeClock
 from shoal.core.placement import WorkerId, WorkerInfo
 from shoal.wire.control import Pinger, PingerNews, PongArrival
 from shoal.wire.curve import SecureContext
@@ -43,6 +45,7 @@ class Watchdog:
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._calls: deque[Callable[[], None]] = deque()
         self._watched: dict[WorkerId, _Watched] = {}
+        self._clock = AwakeClock(time.monotonic())
         self._thread = threading.Thread(target=self._run, name="shoal-watchdog", daemon=True)
 
     def start(self) -> None:
@@ -82,11 +85,12 @@ class Watchdog:
                 while self._calls:
                     self._calls.popleft()()
                 now_s = time.monotonic()
-                self._take(news, now_s)
+                awake_s = self._clock.read(now_s)
+                self._take(news, awake_s)
                 if now_s >= next_ping_s:
                     next_ping_s = now_s + INTERVAL_S
                     self._pinger.ping_all(now_s)
-                self._report_lost(now_s)
+                self._report_lost(awake_s)
         finally:
             for worker in list(self._watched):
                 self._remove(worker)
@@ -97,7 +101,7 @@ class Watchdog:
             os.eventfd_write(self._wake_fd, 1)
 
     def _add(self, info: WorkerInfo) -> None:
-        self._watched[info.worker] = _Watched(info, time.monotonic())
+        self._watched[info.worker] = _Watched(info, self._clock.awake_s)
         self._pinger.watch(info)
 
     def _remove(self, worker: WorkerId) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from shoal.core.awake_clock import AwakeClock
 from shoal.core.config import WorkerConfig
 from shoal.core.errors import ClusterError
 from shoal.core.placement import DRIVER, Endpoint, WorkerId
@@ -90,7 +91,8 @@ class SliceWorker:
         return WorkerListening(self._channel.endpoint, self._control.port, os.getpid(), engine.limits)
 
     def _start_threads(self) -> None:
-        self._lease_ends_s = time.monotonic() + self._config.lease_s
+        self._clock = AwakeClock(time.monotonic(), longest_gap_s=1.0)
+        self._heard_s = self._clock.awake_s
         self._control.start()
         for name, run in (("shoal-io", self._run_io), ("shoal-compute", self._run_compute)):
             thread = threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
@@ -99,7 +101,7 @@ class SliceWorker:
 
     def renew_lease(self) -> None:
         """The head lives: it will still be heard from. From any thread."""
-        self._lease_ends_s = time.monotonic() + self._config.lease_s
+        self._heard_s = self._clock.awake_s
 
     def stop(self) -> None:
         """End all threads, free the engine and close the sockets. Idempotent."""
@@ -138,6 +140,7 @@ class SliceWorker:
         while not self._stopping.is_set():
             arrivals = self._channel.receive(next_tick_s - time.monotonic())
             now_s = time.monotonic()
+            awake_s = self._clock.read(now_s)
             while self._calls:
                 self._calls.popleft()()
             while self._outcomes:
@@ -147,7 +150,7 @@ class SliceWorker:
             if now_s >= next_tick_s:
                 next_tick_s = now_s + TICK_S
                 self._core.tick(now_s)
-                self._check_lease(now_s)
+                self._check_lease(awake_s)
             self._act(now_s)
 
     def _run_compute(self) -> None:
@@ -166,7 +169,7 @@ class SliceWorker:
     def _receive(self, arrival: Arrival, now_s: float) -> None:
         message = arrival.message
         if isinstance(message, Live):
-            self._lease_ends_s = now_s + self._config.lease_s
+            self.renew_lease()
         if isinstance(message, Peers):
             self._take_peers(message)
         if isinstance(message, ToWorker):
@@ -196,15 +199,15 @@ class SliceWorker:
         for send in self._core.take_sends():
             self._channel.send(send.to, send.message, send.rows)
 
-    def _check_lease(self, now_s: float) -> None:
-        if now_s > self._lease_ends_s:
+    def _check_lease(self, awake_s: float) -> None:
+        if awake_s > self._heard_s + self._config.lease_s:
             logger.warning(
                 "worker %s ends: nothing heard from the head for %.0f s",
                 self._config.worker,
                 self._config.lease_s,
             )
             self._end_process(EXIT_LEASE_ENDED)
-            self._lease_ends_s = now_s + self._config.lease_s
+            self._heard_s = awake_s
 
     def _pong(self, nonce: int) -> Pong:
         """Read without locks from other threads' state: each field is a single word."""

@@ -21,6 +21,7 @@ from shoal.core.specs import LayerRange
 from shoal.wire.control import ControlServer
 from shoal.wire.curve import SecureContext, bind_free_port
 from shoal.wire.messages import PROTOCOL_VERSION, Ping, Pong, decode_control, encode
+from tests.support.jumping_clock import JumpingClock
 from tests.support.processes import wait_until
 
 DEADLINE_S = 20.0
@@ -242,6 +243,27 @@ def test_a_worker_that_answers_is_lost_only_when_its_batch_stands_still(
                 assert "step 17 has made no progress" in losses.get(timeout=DEADLINE_S)[1]
                 return
             for _ in range(75):
+                answered.get(timeout=DEADLINE_S)
+            assert losses.empty()
+
+
+def test_time_in_which_the_head_itself_slept_is_nobodys_silence(
+    secure: SecureContext, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = JumpingClock()
+    monkeypatch.setattr(watchdog, "time", clock)
+    answered: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def answer(nonce: int) -> Pong:
+        answered.put(nonce)
+        return pong(nonce)
+
+    with answering(secure, answer) as port:
+        info = info_of(secure.public_key, port, process.pid)
+        with watching(info, secure=secure) as (_, losses):
+            answered.get(timeout=DEADLINE_S)
+            clock.jump(60.0)
+            for _ in range(4):
                 answered.get(timeout=DEADLINE_S)
             assert losses.empty()
 

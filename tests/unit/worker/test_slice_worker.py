@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ from shoal.wire.messages import (
 )
 from shoal.worker import slice_worker
 from shoal.worker.slice_worker import EXIT_BROKEN, EXIT_LEASE_ENDED, SliceWorker
+from tests.support.jumping_clock import JumpingClock
 
 DEADLINE_S = 5.0
 ME, W9 = WorkerId("w0"), WorkerId("w9")
@@ -199,20 +201,39 @@ def test_without_a_word_from_the_head_its_lease_ends() -> None:
         head.close()
 
 
+def test_a_machine_that_slept_does_not_hold_the_silence_against_the_head(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = JumpingClock()
+    monkeypatch.setattr(slice_worker, "time", clock)
+    checked: queue.SimpleQueue[float] = queue.SimpleQueue()
+    check_lease = head.worker._check_lease
+
+    def check(awake_s: float) -> None:
+        check_lease(awake_s)
+        checked.put(awake_s)
+
+    monkeypatch.setattr(head.worker, "_check_lease", check)
+    checked.get(timeout=DEADLINE_S)
+    clock.jump(3600.0)
+    for _ in range(3):
+        checked.get(timeout=DEADLINE_S)
+    assert head.exits == []
+
+
 @pytest.mark.parametrize("renewed_by", ["heartbeat", "call", "ping"])
 def test_a_word_from_the_head_renews_the_lease(renewed_by: str) -> None:
     head = Head(lease_s=30.0)
     head.start()
     try:
-        soon_s = time.monotonic() + 1.0
-        head.worker._lease_ends_s = soon_s
+        long_ago_s = head.worker._heard_s = head.worker._heard_s - 10.0
         if renewed_by == "call":
             head.worker.renew_lease()
         elif renewed_by == "ping":  # all that is heard before there is a route
             head.worker._pong(1)
         else:
             head.channel.send(ME, Live(1, 0, ()))
-        head.wait_until(lambda: head.worker._lease_ends_s > soon_s)
+        head.wait_until(lambda: head.worker._heard_s > long_ago_s)
     finally:
         head.close()
     assert head.exits == []
