@@ -5,8 +5,9 @@ PORT ?= 8000
 NODES ?= 3
 # Further flags of `shoal serve`, for example ARGS="--ctx 8192 --threads 4".
 ARGS ?=
-# Of `make soak`; SOAK_ARGS="--kill-every 60" kills workers meanwhile.
+# Of `make soak`; SOAK_ARGS="--kill-every 60" kills workers meanwhile. SEEDS: of the fault tests.
 MINUTES ?= 60
+SEEDS ?= 50000
 SOAK_MODEL ?= gemma3-270m
 SOAK_ARGS ?=
 # Two processes: the suite waits for real Ray clusters and workers a good part of its time.
@@ -18,14 +19,15 @@ PYTHON ?= $(or $(shell for python in python3 python3.13 python3.12 python3.11; d
 	"$$python" -c '$(IS_FIT)' 2>/dev/null && echo $$python && break; done),python3)
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: studies help serve test test-all soak prove-fault-tests check clean
+.PHONY: studies help serve test test-all soak soak-seeds prove-fault-tests check clean
 
 help:
 	@echo "make serve      fetch a small chat model, serve it on $(NODES) local nodes at http://127.0.0.1:$(PORT)"
 	@echo "                MODEL=/path/to/file.gguf PORT=9000 NODES=2 make serve    serves a file of yours"
 	@echo "make test       the everyday tests"
 	@echo "make test-all   also those that need large models or minutes"
-	@echo "make soak       an hour of mixed load: memory, latency and stuck sessions (MINUTES=5 make soak)"
+	@echo "make soak       an hour of mixed load: memory, latency and stuck sessions (MINUTES=5 make soak);"
+	@echo "                then $(SEEDS) seeds of the fault tests (SEEDS=2000; by themselves: make soak-seeds)"
 	@echo "make check      format, lint, types, import rules"
 	@echo "make studies    compute the pages of docs/studies again; NAME=consoles only that one"
 	@echo "make clean      remove the environment and caches of tools (models and slices stay)"
@@ -45,6 +47,10 @@ prove-fault-tests: .venv/dev.stamp
 
 soak: .venv/dev.stamp
 	$(BIN)/python -m benchmarks.soak "$(SOAK_MODEL)" --minutes $(MINUTES) $(SOAK_ARGS)
+	$(MAKE) --no-print-directory soak-seeds
+
+soak-seeds: .venv/dev.stamp
+	$(BIN)/python -m tests.fault.many_seeds --seeds $(SEEDS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

@@ -140,7 +140,7 @@ def _random_request(rng: random.Random, number: int) -> GenerateRequest:
 def test_every_answer_goes_on_or_ends_openly_whatever_the_machines_do(block: int) -> None:
     for seed in range(block, SEEDS, 10):
         try:
-            _run(seed)
+            run_seed(seed)
         except Exception as error:
             error.add_note(
                 f"replay: SHOAL_FAULT_SEED={seed} pytest tests/fault/test_machine_faults.py -k one_seed"
@@ -150,10 +150,11 @@ def test_every_answer_goes_on_or_ends_openly_whatever_the_machines_do(block: int
 
 @pytest.mark.skipif("SHOAL_FAULT_SEED" not in os.environ, reason="set SHOAL_FAULT_SEED to replay a run")
 def test_one_seed() -> None:
-    _run(int(os.environ["SHOAL_FAULT_SEED"]))
+    run_seed(int(os.environ["SHOAL_FAULT_SEED"]))
 
 
-def _run(seed: int) -> None:
+def run_seed(seed: int) -> None:
+    """One history. Raises where an answer or what is left over is not as promised."""
     rng = random.Random(seed)
     cluster = _random_cluster(seed, rng)
     for number in range(rng.choice([1, 3, 10])):

@@ -1,5 +1,5 @@
 """Seeded runs of the real driver and worker policy over a network that loses, delays, repeats and
-reorders. Every answer must equal the unbroken one. Replay one: pytest ... -k "seed and 17"."""
+reorders. Every answer must equal the unbroken one. Replay one: SHOAL_FAULT_SEED=17 pytest ... -k one_seed"""
 
 from __future__ import annotations
 
@@ -76,18 +76,21 @@ def _random_request(rng: random.Random, number: int) -> GenerateRequest:
 def test_every_answer_equals_the_unbroken_one_whatever_the_network_does(block: int) -> None:
     for seed in range(block, SEEDS, 10):
         try:
-            _run(seed)
+            run_seed(seed)
         except Exception as error:
-            error.add_note(f"replay: SHOAL_FAULT_SEED={seed} pytest tests/fault -k one_seed")
+            error.add_note(
+                f"replay: SHOAL_FAULT_SEED={seed} pytest tests/fault/test_network_faults.py -k one_seed"
+            )
             raise
 
 
 @pytest.mark.skipif("SHOAL_FAULT_SEED" not in os.environ, reason="set SHOAL_FAULT_SEED to replay a run")
 def test_one_seed() -> None:
-    _run(int(os.environ["SHOAL_FAULT_SEED"]))
+    run_seed(int(os.environ["SHOAL_FAULT_SEED"]))
 
 
-def _run(seed: int) -> None:
+def run_seed(seed: int) -> None:
+    """One history. Raises where an answer or what is left over is not as promised."""
     rng = random.Random(seed)
     ranges, make_engine = _random_engines(rng)
     cluster = VirtualCluster(
