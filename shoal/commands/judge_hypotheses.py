@@ -15,6 +15,7 @@ from shoal.catalogue.loader import Catalogue
 from shoal.commands.chat import key_from
 from shoal.commands.foresight import CatalogueOption, JsonOption, console, open_catalogue, print_json, section
 from shoal.commands.live_measurement import LiveMeasurement
+from shoal.commands.progress import share_progress
 from shoal.core.errors import ConfigError
 from shoal.core.names import find
 from shoal.core.units import Dimension, digits_text, power_text, seconds_text, usd_text
@@ -23,6 +24,7 @@ from shoal.planner.assumptions import default_assumptions
 from shoal.planner.hypothesis import MEASURES, ClaimResult, Hypothesis, Judgement, Method, Truth, judge
 from shoal.planner.hypothesis_estimate import EstimateMethod
 from shoal.planner.hypothesis_file import read_hypotheses
+from shoal.simulator.hypothesis_simulation import SimulationMethod
 
 EXIT_FALSE = 1
 EXIT_UNDECIDED = 3
@@ -34,7 +36,9 @@ def judge_hypotheses(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A hypothesis.toml.")],
     by: Annotated[
         str | None,
-        typer.Option("--by", metavar="METHOD", help="estimate or measurement. Default: as in the file."),
+        typer.Option(
+            "--by", metavar="METHOD", help="estimate, simulation or measurement. Default: as in the file."
+        ),
     ] = None,
     base_url: Annotated[
         str | None, typer.Option("--url", metavar="URL", help="The running server, for measurements.")
@@ -64,7 +68,11 @@ def judge_hypotheses(
 
 
 def _methods(catalogue: Catalogue, base_url: str | None) -> Mapping[str, Method]:
-    methods: dict[str, Method] = {"estimate": EstimateMethod(catalogue, default_assumptions(catalogue))}
+    given = default_assumptions(catalogue)
+    methods: dict[str, Method] = {
+        "estimate": EstimateMethod(catalogue, given),
+        "simulation": SimulationMethod(catalogue, given, share_progress),
+    }
     if base_url is not None:
         methods["measurement"] = LiveMeasurement(endpoint_at(base_url, key=key_from(os.environ, base_url)))
     return methods
@@ -80,32 +88,40 @@ def _judged(hypothesis: Hypothesis, by: str | None, methods: Mapping[str, Method
     return judge(hypothesis, find(wanted, methods, kind="method").figures(hypothesis))
 
 
-def _figure_text(claim: ClaimResult) -> str:
-    dimension = MEASURES[claim.measure].dimension if claim.measure else None
-    assert claim.value is not None, "asked only where there is one"
-    match dimension:
+def _between(claim: ClaimResult) -> str:
+    if claim.low == claim.high:
+        return "-"
+    return f"{_figure_text(claim, claim.low)} and {_figure_text(claim, claim.high)}"
+
+
+def _figure_text(claim: ClaimResult, figure: float | None) -> str:
+    if figure is None or claim.measure is None:
+        return "-"
+    match MEASURES[claim.measure].dimension:
         case Dimension.SECONDS:
-            return seconds_text(claim.value)
+            return seconds_text(figure)
         case Dimension.USD:
-            return usd_text(claim.value)
+            return usd_text(figure)
         case Dimension.WATTS:
-            return power_text(claim.value)
+            return power_text(figure)
         case Dimension.SHARE:
-            return f"{100 * claim.value:.4g} %"
+            return f"{100 * figure:.4g} %"
         case Dimension.TOKENS_PER_S:
-            return f"{digits_text(claim.value)} tok/s"
+            return f"{digits_text(figure)} tok/s"
         case _:
-            return digits_text(claim.value)
+            return digits_text(figure)
 
 
 def _table(judgement: Judgement) -> Table:
-    table = section(judgement.says, "claim", "verdict", "figure", "margin", "because")
+    table = section(judgement.says, "claim", "verdict", "by", "figure", "between", "margin", "because")
     table.columns[-1].justify = "left"
     for claim in judgement.claims:
         table.add_row(
             Text(claim.text),
             Text(claim.truth.value, style=STYLES[claim.truth]),
-            "-" if claim.value is None else _figure_text(claim),
+            claim.by or "-",
+            _figure_text(claim, claim.value),
+            _between(claim),
             "-" if claim.margin is None else f"{digits_text(claim.margin)} x",
             Text(claim.reason, style="dim"),
         )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from shoal.commands.foresight import CatalogueOption, JsonOption, console, open_catalogue, print_json, section
+from shoal.commands.progress import share_progress
 from shoal.simulator.coarse import CoarseSimulation
 from shoal.simulator.fine import FineSimulation
 from shoal.simulator.plots import is_plotting_possible
@@ -60,7 +59,7 @@ def _run(scenario: Scenario, seed: int, out: Path | None) -> Report:
     if scenario.mode is Mode.COARSE:
         return _run_coarse(scenario, seed, out)
     simulation = FineSimulation(scenario, seed, keep_batches=TRACE_BATCHES if out else 0)
-    with _progress(scenario.name) as progress, _interruptible():
+    with share_progress(scenario.name) as progress, _interruptible():
         result = simulation.run(progress)
     report = report_fine(result, seed)
     if out is not None:
@@ -71,22 +70,12 @@ def _run(scenario: Scenario, seed: int, out: Path | None) -> Report:
 
 def _run_coarse(scenario: Scenario, seed: int, out: Path | None) -> Report:
     simulation = CoarseSimulation(scenario, seed)
-    with _progress(scenario.name) as progress, _interruptible():
+    with share_progress(scenario.name) as progress, _interruptible():
         result = simulation.run(progress)
     report = report_coarse(result, seed)
     if out is not None:
         write_report(report, result.timeline, plots_of(report, result.timeline, ()), out)
     return report
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Callable[[float, float], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True))
-    bar.disable = not bar.console.is_terminal
-    task = bar.add_task(name)
-    with bar:
-        yield lambda done_s, total_s: bar.update(task, completed=done_s, total=total_s)
 
 
 @contextmanager

@@ -94,8 +94,7 @@ def fastest_for(candidates: Sequence[Deployment], streams: int | None) -> Deploy
 
 
 def _saturating(pipeline: Pipeline) -> int:
-    full_steps = pipeline.assumptions.max_step_tokens * (len(pipeline.stages) + 1)
-    return min(pipeline.max_streams, full_steps)
+    return min(pipeline.max_streams, pipeline.full_streams)
 
 
 def _spread_evenly(parts: Sequence[tuple[Pipeline, int]], streams: int) -> float:

@@ -17,6 +17,7 @@ from shoal.planner.model_source import find_model
 from shoal.planner.reference_server import reference_server
 from shoal.planner.upkeep import upkeep
 
+NAME: Final = "estimate"
 # Rooflines on published figures: tools of this kind report 10 to 40 % against measurements
 # below saturation, and our catalogue's deratings are coarser than theirs.
 TIMES_FACTOR: Final = 1.5
@@ -50,7 +51,7 @@ class EstimateMethod:
                 "no machine holds a whole layer, so it could only be cut into pieces that no engine serves"
             )
         return Figures(
-            method="estimate",
+            method=NAME,
             holds=holds,
             why_not=why_not,
             known=_figures(case),
@@ -80,12 +81,14 @@ def _figures(case: Case) -> dict[str, Known]:
         + pipeline.prefill_s(case.assumptions.context_tokens)
     )
     figures = {
-        "token_time": Known(pipeline.token_s(), TIMES_FACTOR, best=pipeline.token_s(is_printed=True)),
-        "first_token": Known(pipeline.prefill_s(case.assumptions.prompt_tokens), TIMES_FACTOR),
-        "throughput": Known(case.few.tok_per_s(case.assumptions.streams), TIMES_FACTOR),
-        "power": Known(case.few.power_w, 1.0),
-        "losses": Known(losses * DAY_S, CHURN_FACTOR),
-        "down_share": Known(recovery_arithmetic.down_share(losses, outage), CHURN_FACTOR),
+        "token_time": Known.within(
+            pipeline.token_s(), TIMES_FACTOR, NAME, best=pipeline.token_s(is_printed=True)
+        ),
+        "first_token": Known.within(pipeline.prefill_s(case.assumptions.prompt_tokens), TIMES_FACTOR, NAME),
+        "throughput": Known.within(case.few.tok_per_s(case.assumptions.streams), TIMES_FACTOR, NAME),
+        "power": Known.within(case.few.power_w, 1.0, NAME),
+        "losses": Known.within(losses * DAY_S, CHURN_FACTOR, NAME),
+        "down_share": Known.within(recovery_arithmetic.down_share(losses, outage), CHURN_FACTOR, NAME),
     }
     own = upkeep(case.deployment, case.assumptions)
     ways = [own.rent_usd_per_million]
@@ -93,5 +96,5 @@ def _figures(case: Case) -> dict[str, Known]:
         ways.append(own.hardware_usd_per_million + own.electricity_usd_per_million)
     known = [way for way in ways if way is not None]
     if known:
-        figures["cost_per_million"] = Known(min(known), COST_FACTOR)
+        figures["cost_per_million"] = Known.within(min(known), COST_FACTOR, NAME)
     return figures

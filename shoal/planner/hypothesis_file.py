@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,11 +11,14 @@ from shoal.catalogue.provenance import Provenance
 from shoal.catalogue.toml_table import TomlFile, TomlTable
 from shoal.core.errors import ConfigError
 from shoal.core.names import nearest_text
-from shoal.core.units import parse
-from shoal.planner.hypothesis import HOLDS, MEASURES, Claim, Hypothesis
+from shoal.core.units import Dimension, parse
+from shoal.planner.hypothesis import HOLDS, MEASURES, METHODS, Claim, Hypothesis, Terms
 
 SECTION: Final = "hypothesis"
 SERVER: Final = "server"
+SIMULATION: Final = "simulation"
+MODES: Final = ("fine", "coarse")
+STARTS: Final = ("present", "usual")
 OWN: Final = Provenance("the hypothesis itself")
 
 
@@ -61,15 +65,53 @@ def _read_one(name: str, table: TomlTable) -> Hypothesis:
         streams=table.integer("streams", 8, least=1),
         context_tokens=table.integer("context", 4096, least=1),
         prompt_tokens=table.integer("prompt", 1024, least=1),
-        by=table.text("by", "estimate"),
+        by=_one_of(table, "by", METHODS, "estimate"),
         claims_to_hold=table.flag(HOLDS),
         claims=claims,
+        terms=_terms(table),
     )
-    table.know(*MEASURES, "quant", "link")
+    table.know(*MEASURES, "quant", "link", SIMULATION)
     table.end()
     if not claims and not hypothesis.claims_to_hold:
         raise table.error("claims", f"are missing: name one of {HOLDS}, {', '.join(MEASURES)}")
     return hypothesis
+
+
+def _terms(parent: TomlTable) -> Terms:
+    if not parent.has(SIMULATION):
+        return Terms()
+    table = parent.table(SIMULATION)
+    polite = table.optional_quantity("polite", Dimension.SHARE) or 0.0
+    if polite > 1:
+        raise table.error("polite", "is more than 100 %")
+    start_s = table.optional_quantity("start_time", Dimension.SECONDS)
+    terms = Terms(
+        duration_s=table.optional_quantity("duration", Dimension.SECONDS),
+        runs=table.integer("runs", 3, least=1),
+        seed=table.integer("seed", 1),
+        mode=_one_of(table, "mode", MODES) if table.has("mode") else None,
+        arrivals_per_s=table.optional_quantity("rate", Dimension.REQUESTS_PER_S),
+        answer_tokens=table.integer("answer", 128, least=2),
+        cell_machines=table.optional_integer("cell_machines"),
+        spares=table.integer("spares") if table.has("spares") else None,
+        survive=table.integer("survive", 0),
+        polite_share=polite,
+        is_all_present=_one_of(table, "start", STARTS, "present") == "present",
+        start_s=Terms().start_s if start_s is None else start_s,
+    )
+    for name, value in (("duration", terms.duration_s), ("rate", terms.arrivals_per_s)):
+        if value == 0:
+            raise table.error(name, "is 0; it must be more")
+    table.know("mode", "spares")
+    table.end()
+    return terms
+
+
+def _one_of(table: TomlTable, key: str, choices: Sequence[str], default: str | None = None) -> str:
+    value = table.text(key, default)
+    if value not in choices:
+        raise table.error(key, f"is {value!r}, not {' or '.join(choices)}{nearest_text(value, choices)}")
+    return value
 
 
 def _claim(table: TomlTable, name: str) -> Claim:

@@ -133,14 +133,22 @@ class Pipeline:
 
     @property
     def max_streams(self) -> int:
-        """Streams of `context_tokens` whose caches fit beside the weights; 0 where none does."""
+        """Streams of `context_tokens` whose caches fit beside the weights; 0 where none does. Without
+        caches as many as fill every step."""
         context = self.assumptions.context_tokens
         buffers = buffer_bytes(self.model, self.assumptions)
         rooms = [
-            stage.room_bytes(buffers) / max(1.0, stage.share * stage.piece.kv_bytes(context))
+            (stage.room_bytes(buffers), stage.share * stage.piece.kv_bytes(context))
             for stage in self._distinct()
         ]
-        return max(0, math.floor(min(rooms)))
+        if any(room < 0 for room, _ in rooms):
+            return 0
+        return min((math.floor(room / need) for room, need in rooms if need), default=self.full_streams)
+
+    @property
+    def full_streams(self) -> int:
+        """Streams that fill every step in flight: more are not served faster."""
+        return self.assumptions.max_step_tokens * (len(self.stages) + 1)
 
     @property
     def slice_bytes(self) -> float:

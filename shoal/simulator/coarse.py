@@ -45,6 +45,7 @@ class CoarseResult:
     first_s: Floats
     token_s: Floats
     stalls_s: Floats
+    availability: float
     stage_busy: float
     communication_share: float
     link_bytes_per_token: float
@@ -279,6 +280,7 @@ class CoarseSimulation:
             first_s=flows.first_s,
             token_s=flows.token_s,
             stalls_s=np.concatenate([np.zeros(0), *cells.stalls_s]),
+            availability=cells.availability(elapsed_s),
             stage_busy=flows.busy_s / (len(self._kind) * max(elapsed_s, 1e-9)),
             communication_share=flows.link_s / max(flows.link_s + stage_s, 1e-12),
             link_bytes_per_token=float(np.mean([table.link_bytes_per_token for table in self._tables])),

@@ -51,6 +51,8 @@ class CoarseCells:
         self.is_down = np.zeros(num_cells, np.bool_)
         self.ready_s = np.zeros(num_cells)  # of those that are not down: from when on they answer
         self.stalls_s: list[Floats] = []
+        self._down_s = np.zeros(num_cells)  # of each cell, up to its ready_s or its fall
+        self._fell_s = np.zeros(num_cells)  # of those that are down: since when
         self.num_lost_requests = 0
         self.num_lost_machines = 0
         self.standbys = np.minimum(survive * self.stages, self.there * self._slots - self.stages)
@@ -64,6 +66,12 @@ class CoarseCells:
 
     def answering(self, now_s: float) -> Flags:
         return ~self.is_down & (self.ready_s <= now_s)
+
+    def availability(self, elapsed_s: float) -> float:
+        """Share of the time up to `elapsed_s` in which a cell answered, mean over cells."""
+        down_s = self._down_s - np.maximum(0.0, self.ready_s - elapsed_s) * ~self.is_down
+        down_s += np.maximum(0.0, elapsed_s - self._fell_s) * self.is_down
+        return float(1 - down_s.mean() / max(elapsed_s, 1e-9))
 
     # ------------------------------------------------------------ machines that come and go
 
@@ -84,10 +92,11 @@ class CoarseCells:
         is_hot = self._rng.random(len(cells)) < spare / np.maximum(standbys, 1)
         left = self._rng.binomial(standbys - covered, 1 - counts / there)
         self.there[cells] = there - counts
-        has_room = self.there[cells] * self._slots[cells] >= stages
-        self.standbys[cells] = np.clip(left, 0, self._most_standbys(cells))
+        # Standbys keep their memory, as in production, even where another stage has no place.
+        has_room = (covered == lost_stages) | (self._room(cells, left) >= stages)
+        self.standbys[cells] = left
         self._stall(cells[has_room], lost_stages[has_room], covered[has_room], is_hot[has_room], now_s)
-        self._drop(cells[~has_room])
+        self._drop(cells[~has_room], now_s)
         self._plan_standbys(cells, now_s)
 
     def _stall(self, cells: Ints, lost: Ints, covered: Ints, is_hot: Flags, now_s: float) -> None:
@@ -101,30 +110,38 @@ class CoarseCells:
         stall_s += np.where(must_load | ~is_hot, active * self._replay_s[cells], 0.0)
         until_s = np.maximum(self.ready_s[cells], now_s + stall_s)
         self.stalls_s.append((until_s - now_s)[active > 0])
+        self._down_s[cells] += until_s - np.maximum(self.ready_s[cells], now_s)
         self.ready_s[cells] = until_s
 
-    def _drop(self, cells: Ints) -> None:
+    def _drop(self, cells: Ints, now_s: float) -> None:
         """No room for all stages: what runs there ends with an error."""
         self.num_lost_requests += int((self.prompts[cells] + self.answers[cells]).sum())
         self.prompts[cells] = self.answers[cells] = 0
+        falls = cells[~self.is_down[cells]]
+        self._fell_s[falls] = np.maximum(self.ready_s[falls], now_s)
         self.is_down[cells] = True
-        self.standbys[cells] = 0
 
     def regain(self, cells: Ints, counts: Ints, now_s: float) -> None:
         """counts machines are back in each of `cells`, empty."""
         self.there[cells] += counts
-        rises = self.is_down[cells] & (self.there[cells] * self._slots[cells] >= self.stages[cells])
+        rises = self.is_down[cells] & (self._room(cells, self.standbys[cells]) >= self.stages[cells])
         rising = cells[rises]
         self.is_down[rising] = False
         self.ready_s[rising] = now_s + self._load_s[rising]
+        self._down_s[rising] += np.maximum(0.0, self.ready_s[rising] - self._fell_s[rising])
         self._plan_standbys(cells, now_s)
 
     # ------------------------------------------------------------ standbys
 
     def _most_standbys(self, cells: Ints) -> Ints:
-        room = self.there[cells] * self._slots[cells] - self.stages[cells]
+        room = self._room(cells, self.stages[cells])
         most: Ints = np.maximum(0, np.minimum(self._survive * self.stages[cells], room))
         return most
+
+    def _room(self, cells: Ints, taken: Ints) -> Ints:
+        """Slices that fit beside `taken` others."""
+        found: Ints = self.there[cells] * self._slots[cells] - taken
+        return found
 
     def _plan_standbys(self, cells: Ints, now_s: float) -> None:
         """One at a time, as production does."""

@@ -15,6 +15,7 @@ import numpy as np
 import simpy
 
 from shoal.core.config import DriverConfig
+from shoal.core.errors import NotReady, Overloaded, ShoalError
 from shoal.core.placement import NodeId, WorkerInfo
 from shoal.core.specs import LayerRange
 from shoal.engine.digest_engine import DigestEngine
@@ -26,7 +27,7 @@ from shoal.simulator.records import RequestRecord, TimePoint
 from shoal.simulator.scenario import Churn, Scenario
 from shoal.simulator.tally_engine import PlainVocabulary, TallyEngine
 from shoal.simulator.virtual_cluster import VirtualCluster
-from shoal.simulator.virtual_gateway import VirtualGateway, Visit
+from shoal.simulator.virtual_gateway import RETRY_S, VirtualGateway, Visit
 from shoal.simulator.virtual_network import Process
 from shoal.simulator.workload import Closed
 
@@ -54,7 +55,8 @@ class Absent:
 @dataclass(slots=True)
 class FineResult:
     """What happened. elapsed_s: virtual time that was simulated, less than asked for where it was
-    interrupted. batches: for a trace, where they were kept. machine_s: seconds of presence, by kind."""
+    interrupted. batches: for a trace, where they were kept. machine_s: seconds of presence, by kind.
+    availability: share of the time in which a cell's route was whole, mean over cells."""
 
     scenario: Scenario
     elapsed_s: float
@@ -62,6 +64,7 @@ class FineResult:
     timeline: list[TimePoint]
     machine_events: list[MachineEvent]
     stalls_s: list[float]
+    availability: float
     stage_busy: list[list[float]]
     compute_s: float
     link_s: float
@@ -188,11 +191,12 @@ class FineSimulation:
 
     def _visit_ended(self, visit: Visit) -> None:
         if isinstance(self.scenario.workload.pattern, Closed):
-            self._env.process(self._think(self.scenario.workload.pattern))
+            self._env.process(self._think(self.scenario.workload.pattern, visit.failure))
 
-    def _think(self, pattern: Closed) -> Process:
+    def _think(self, pattern: Closed, error: ShoalError | None) -> Process:
         think_s = self._rng.exponential(pattern.think_s) if pattern.think_s else 0.0
-        yield self._env.timeout(think_s)
+        # Who asked again at once where nobody answers would do so for ever at the same moment.
+        yield self._env.timeout(think_s if error is None else max(think_s, _retry_after_s(error)))
         self._gateway.arrive(self.scenario.workload.draw(self._env.now, self._rng))
 
     # ------------------------------------------------------------ machines that come and go
@@ -295,6 +299,7 @@ class FineSimulation:
             timeline=self._timeline,
             machine_events=self._events,
             stalls_s=[stall for cell in self._cells for stall in cell.head.stalls_s],
+            availability=sum(cell.head.up_s for cell in self._cells) / max(len(self._cells) * now_s, 1e-9),
             stage_busy=list(self._stage_busy(now_s)),
             compute_s=sum(hardware.compute_s for hardware in self._hardware),
             link_s=sum(hardware.link_s for hardware in self._hardware),
@@ -309,3 +314,7 @@ class FineSimulation:
         """Share of the time that each stage computed, of each cell."""
         for plan, hardware in zip(self.plans, self._hardware, strict=True):
             yield [hardware.busy_s[layers] / now_s if now_s else 0.0 for layers in plan.ranges]
+
+
+def _retry_after_s(error: ShoalError) -> float:
+    return error.retry_after_s if isinstance(error, Overloaded | NotReady) else RETRY_S

@@ -36,8 +36,9 @@ class Report:
     """The figures of one run.
 
     first_token_s, token_s: of requests, means over each one's tokens. longest_gap_s: the longest wait
-    between two tokens of each request. stalls_s: from the suspension of a route to the next
-    result. stage_busy: share of time that the stages computed, mean over cells; busy: over all of them.
+    between two tokens of each request. stalls_s: from the moment a stage was gone to the next result.
+    availability: share of the time in which a cell's stages were all there, mean over cells.
+    stage_busy: share of time that the stages computed, mean over cells; busy: over all of them.
     communication_share: seconds on links over seconds on links and computing, of steps and results.
     """
 
@@ -59,6 +60,7 @@ class Report:
     token_s: Spread
     longest_gap_s: Spread
     stalls_s: Spread
+    availability: float
     machines_lost: int
     losses_per_machine_day: float
     stage_busy: tuple[float, ...]
@@ -100,6 +102,7 @@ def report_fine(result: FineResult, seed: int) -> Report:
         token_s=spread([r.token_s for r in requests if r.token_s is not None]),
         longest_gap_s=spread([r.longest_gap_s for r in requests if r.longest_gap_s is not None]),
         stalls_s=spread(result.stalls_s),
+        availability=result.availability,
         machines_lost=machines_lost,
         losses_per_machine_day=machines_lost / max(result.machine_s / DAY_S, 1e-9),
         stage_busy=mean_by_stage(result.stage_busy),
@@ -133,6 +136,7 @@ def report_coarse(result: CoarseResult, seed: int) -> Report:
         token_s=spread_of_bins(result.token_s),
         longest_gap_s=spread(()),
         stalls_s=spread(result.stalls_s),
+        availability=result.availability,
         machines_lost=result.machines_lost,
         losses_per_machine_day=result.machines_lost / max(machine_s / DAY_S, 1e-9),
         stage_busy=(result.stage_busy,),

@@ -117,6 +117,7 @@ def report_rows(report: Report) -> list[tuple[str, str]]:
             f"{report.stalls_s.count:,} stalls",
         ),
         ("Stalls", _spread_text(report.stalls_s)),
+        ("A cell is whole", f"{report.availability:.4%} of the time"),
         ("Stages busy", f"{report.busy:.1%}; by stage {_shares(report.stage_busy)}"),
     ]
     if report.communication_share is not None:

@@ -27,7 +27,9 @@ SECTIONS: Final = ("scenario", "serving", "requests", "failures")
 OWN: Final = Provenance("the scenario itself")
 PATTERNS: Final = ("poisson", "bursts", "trace", "closed")
 LENGTHS: Final = ("fixed", "uniform", "geometric", "lognormal")
-USUAL_NOTICE_S: Final = PING_PATIENCE_S + PING_INTERVAL_S / 2  # what the watchdog needs on average
+# What the watchdog needs on average: pings up to the first one beyond its patience, less half an interval,
+# since a machine dies between two.
+USUAL_NOTICE_S: Final = (PING_PATIENCE_S // PING_INTERVAL_S + 0.5) * PING_INTERVAL_S
 STARTS: Final = ("present", "usual")
 DEFAULT_CELL: Final = 16
 

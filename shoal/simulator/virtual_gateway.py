@@ -45,12 +45,17 @@ class Visit:
             SamplingParams(temperature=0.0, seed=self.number),
         )
 
+    @property
+    def failure(self) -> ShoalError | None:
+        """Why it has no answer; None while it may still get one, or has."""
+        answer = self.answer
+        return answer.end if answer is not None and isinstance(answer.end, ShoalError) else self.error
+
     def record(self) -> RequestRecord:
         """As things stand now."""
-        answer = self.answer
+        answer, error = self.answer, self.failure
         pieces = [] if answer is None else answer.pieces_s
         gaps = [after - before for before, after in pairwise(pieces)]
-        error = answer.end if answer is not None and isinstance(answer.end, ShoalError) else self.error
         return RequestRecord(
             number=self.number,
             at_s=self.arrival.at_s,

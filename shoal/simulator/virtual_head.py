@@ -81,6 +81,10 @@ class VirtualHead:
         self.stalls_s: list[float] = []
         self.was_stranded = False
         self._env = env
+        self._down_s = 0.0
+        self._down_since_s: float | None = env.now
+        self._up_since_s = env.now
+        self._unnoticed_s = 0.0
         self._network = network
         self._config = config
         self._start_worker = start_worker
@@ -167,6 +171,8 @@ class VirtualHead:
         if lost is None:
             return
         self._env.process(self._end_ghost(lost))
+        if self.placement is not None and lost.info in self.placement.stages:
+            self._go_down(self._env.now if lost.silent_since_s is None else lost.silent_since_s)
         self.driver.lose_worker(worker, self._env.now)
         self.recover()
 
@@ -288,11 +294,35 @@ class VirtualHead:
                 case LinkCut():
                     self.lose(action.receiver)
                 case Resumed():
-                    self.stalls_s.append(action.stall_s)
+                    self.stalls_s.append(action.stall_s + self._unnoticed_s)
+                    self._unnoticed_s = 0.0
                 case HandedOver():
                     self._handed_over(action.leaving)
                 case StageSilent():
                     pass  # whether it still answers is seen by pings
+        self._note_route()
+
+    # ------------------------------------------------------------ up and down
+
+    @property
+    def up_s(self) -> float:
+        """Seconds so far in which all stages were there and the route led along them. A stage that died
+        unnoticed ends them at once."""
+        now_s = float(self._env.now)
+        return now_s - self._down_s - (0.0 if self._down_since_s is None else now_s - self._down_since_s)
+
+    def _note_route(self) -> None:
+        if not self.driver.is_routed:
+            self._go_down(self._env.now)
+        elif self._down_since_s is not None:
+            self._down_s += self._env.now - self._down_since_s
+            self._down_since_s = None
+            self._up_since_s = self._env.now
+
+    def _go_down(self, since_s: float) -> None:
+        if self._down_since_s is None:
+            self._down_since_s = max(since_s, self._up_since_s)
+            self._unnoticed_s = self._env.now - self._down_since_s
 
     @property
     def live(self) -> tuple[VirtualWorker, ...]:

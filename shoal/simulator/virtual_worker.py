@@ -40,6 +40,7 @@ class VirtualWorker:
         self.info = info
         self.engine = engine
         self.is_dead = False
+        self.silent_since_s: float | None = None
         self.core = WorkerCore(
             info.worker,
             is_first=info.layers.start == 0,
@@ -62,17 +63,25 @@ class VirtualWorker:
     def kill(self) -> None:
         """The process ends: nothing comes from it any more."""
         self.is_dead = True
+        self._note_silence()
         self.thaw()
 
     def freeze(self) -> None:
         """The process stands still, with its connections open, until `thaw`."""
         if not self.is_dead and self._thawed is None:
             self._thawed = self._env.event()
+            self._note_silence()
 
     def thaw(self) -> None:
         if self._thawed is not None:
             thawed, self._thawed = self._thawed, None
+            if not self.is_dead:
+                self.silent_since_s = None
             thawed.succeed()
+
+    def _note_silence(self) -> None:
+        if self.silent_since_s is None:
+            self.silent_since_s = self._env.now
 
     def _deliver(self, message: Message, rows: Rows | None) -> None:
         if self._thawed is not None:

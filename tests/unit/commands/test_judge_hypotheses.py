@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from shoal.commands.judge_hypotheses import judge_hypotheses
-from shoal.commands.live_measurement import LiveMeasurement
+from shoal.commands.live_measurement import LiveMeasurement, Timing, pieces_per_s
 from shoal.core.errors import ConfigError
 from shoal.gateway.client import endpoint_at
 from shoal.planner.hypothesis import Claim, Hypothesis, Truth, judge
@@ -99,6 +99,25 @@ def test_a_server_is_timed_as_a_client_sees_it(canned: CannedServer) -> None:
         Truth.TRUE,
         Truth.UNDECIDED,  # nobody measured the power
     ]
+
+
+def test_streams_are_counted_while_all_of_them_decode() -> None:
+    early, late = (Timing(0.0, tuple(start + 0.1 * n for n in range(20))) for start in (1.0, 1.5))
+    assert pieces_per_s([early, late]) == pytest.approx(20.0, rel=0.1)
+
+
+def test_streams_that_waited_for_others_do_not_count_as_parallel() -> None:
+    first, second = (Timing(0.0, tuple(start + 0.1 * n for n in range(20))) for start in (1.0, 3.0))
+    assert pieces_per_s([first, second]) == pytest.approx(10.0, rel=0.1)
+
+
+def test_a_simulation_judges_what_an_estimate_cannot(tmp_path: Path) -> None:
+    text = TRUE.replace("token_time", "first_token_p90")
+    assert run(tmp_path / "a.toml", text)[0] == 3
+    table = "[hypothesis.small.simulation]\nduration = '30 s'\nrate = '30 req/min'\nruns = 1\nanswer = 8\n"
+    code, shown = run(tmp_path / "b.toml", text + table, "--by", "simulation")
+    assert code == 0
+    assert "TRUE by simulation (fine mode" in shown
 
 
 def test_an_answer_too_short_to_time_is_refused(canned: CannedServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 from shoal.catalogue.loader import load_catalogue
 from shoal.core.errors import ConfigError
 from shoal.planner.assumptions import default_assumptions
-from shoal.planner.hypothesis import Claim, Figures, Hypothesis, Known, Truth, judge
+from shoal.planner.hypothesis import Claim, Figures, Hypothesis, Known, Terms, Truth, judge
 from shoal.planner.hypothesis_estimate import EstimateMethod
 from shoal.planner.hypothesis_file import read_hypotheses
 
@@ -82,6 +82,53 @@ def test_a_fault_is_named_with_file_line_and_field(
         assert part in str(caught.value)
 
 
+SIMULATED = """
+[hypothesis.fast.simulation]
+rate = "2 req/min"
+duration = "1 h"
+"""
+
+
+def test_terms_of_a_simulation_are_read_with_their_units(tmp_path: Path) -> None:
+    (found,) = read(tmp_path, WELL_FORMED + SIMULATED)
+    assert found.terms == Terms(duration_s=3600.0, arrivals_per_s=2 / 60)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ('"1 h"', "1", ["duration of hypothesis.fast.simulation", "line 13", "without a unit"]),
+        ('"1 h"', '"0 s"', ["duration", "must be more"]),
+        ("duration", "duraton", ["duraton", "did you mean duration"]),
+        ("rate =", "mode = 'rough'\nrate =", ["mode", "fine or coarse"]),
+        ("rate =", "polite = '120 %'\nrate =", ["polite", "more than 100 %"]),
+        ("[hypothesis.fast.simulation]", "[hypothesis.fast.simulaton]", ["did you mean simulation"]),
+    ],
+)
+def test_a_fault_in_the_terms_is_named(tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, WELL_FORMED + SIMULATED.replace(old, new))
+    for part in ("hypothesis.toml", *parts):
+        assert part in str(caught.value)
+
+
+def test_a_whole_share_has_the_margin_of_what_is_missing() -> None:
+    claim = Claim("availability", 0.99, "a")
+    for low, high, truth in (
+        (0.995, 0.999, Truth.TRUE),
+        (0.98, 0.999, Truth.UNDECIDED),
+        (0.9, 0.98, Truth.FALSE),
+    ):
+        result = judge(claiming(claim), figures({"availability": Known(0.998, low, high, "toy", "why")}))
+        assert result.truth is truth
+        assert result.claims[0].margin == pytest.approx(5.0)
+
+
+def test_what_only_a_simulation_has_is_said() -> None:
+    result = judge(claiming(Claim("stall_p90", 1.0, "s")), figures({}))
+    assert "--by simulation" in result.claims[0].reason
+
+
 def test_a_missing_or_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_hypotheses(tmp_path / "absent.toml")
@@ -100,25 +147,31 @@ def test_a_missing_or_empty_file_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_claim_is_decided_only_outside_the_methods_error(value: float, truth: Truth) -> None:
-    result = judge(claiming(Claim("token_time", 1.0, "t")), figures({"token_time": Known(value, 1.5)}))
+    result = judge(
+        claiming(Claim("token_time", 1.0, "t")), figures({"token_time": Known.within(value, 1.5, "toy")})
+    )
     assert result.truth is truth
     assert result.claims[0].margin == pytest.approx(1.0 / value)
 
 
 def test_an_exact_figure_is_always_decided() -> None:
     for value, truth in ((99.0, Truth.TRUE), (101.0, Truth.FALSE)):
-        result = judge(claiming(Claim("power", 100.0, "p")), figures({"power": Known(value, 1.0)}))
+        result = judge(
+            claiming(Claim("power", 100.0, "p")), figures({"power": Known.within(value, 1.0, "toy")})
+        )
         assert result.truth is truth
 
 
 def test_at_least_claims_turn_the_margin_round() -> None:
-    result = judge(claiming(Claim("throughput", 10.0, "t")), figures({"throughput": Known(40.0, 1.5)}))
+    result = judge(
+        claiming(Claim("throughput", 10.0, "t")), figures({"throughput": Known.within(40.0, 1.5, "toy")})
+    )
     assert result.truth is Truth.TRUE
     assert result.claims[0].margin == 4.0
 
 
 def test_a_bound_beyond_the_limit_decides_whatever_the_error() -> None:
-    known = {"token_time": Known(1.2, 10.0, best=1.1)}
+    known = {"token_time": Known.within(1.2, 10.0, "toy", best=1.1)}
     assert judge(claiming(Claim("token_time", 1.0, "t")), figures(known)).truth is Truth.FALSE
 
 
@@ -129,7 +182,7 @@ def test_a_figure_that_the_method_lacks_is_undecided() -> None:
 
 def test_one_false_claim_outweighs_an_undecided_one() -> None:
     claims = (Claim("power", 1.0, "p"), Claim("token_time", 1.0, "t"), Claim("throughput", 1.0, "r"))
-    known = {"token_time": Known(9.0, 1.5), "throughput": Known(9.0, 1.5)}
+    known = {"token_time": Known.within(9.0, 1.5, "toy"), "throughput": Known.within(9.0, 1.5, "toy")}
     result = judge(claiming(*claims), figures(known))
     assert [claim.truth for claim in result.claims] == [Truth.UNDECIDED, Truth.FALSE, Truth.TRUE]
     assert result.truth is Truth.FALSE
@@ -138,7 +191,7 @@ def test_one_false_claim_outweighs_an_undecided_one() -> None:
 def test_machines_that_do_not_hold_the_model_fail_every_claim() -> None:
     result = judge(
         claiming(Claim("token_time", 9.0, "t"), holds=True),
-        figures({"token_time": Known(1.0, 1.5)}, holds=False),
+        figures({"token_time": Known.within(1.0, 1.5, "toy")}, holds=False),
     )
     assert [claim.truth for claim in result.claims] == [Truth.FALSE, Truth.FALSE]
     assert result.claims[0].reason == "too small"
@@ -146,7 +199,7 @@ def test_machines_that_do_not_hold_the_model_fail_every_claim() -> None:
 
 def test_the_servers_figure_is_the_limit_where_it_is_asked_for() -> None:
     claim = Claim("cost_per_million", None, "c")
-    known = {"cost_per_million": Known(1.0, 2.0)}
+    known = {"cost_per_million": Known.within(1.0, 2.0, "toy")}
     assert judge(claiming(claim), figures(known, server=3.0)).truth is Truth.TRUE
     assert judge(claiming(claim), figures(known, server=0.4)).truth is Truth.FALSE
 

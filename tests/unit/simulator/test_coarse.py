@@ -10,19 +10,17 @@ import pytest
 from shoal.catalogue.failure import Exponential, FailureModel
 from shoal.planner import cost_model
 from shoal.simulator.coarse import CoarseResult, CoarseSimulation
+from shoal.simulator.coarse_error import FIRST_TOKEN_GAP, RARE_FACTOR, STALL_GAP, THROUGHPUT_GAP, TOKEN_GAP
 from shoal.simulator.coarse_flows import BINS, CoarseFlows, spread_of_bins
 from shoal.simulator.fine import FineSimulation
 from shoal.simulator.lengths import Fixed, Geometric
 from shoal.simulator.records import Outcome
 from shoal.simulator.report import Report, report_coarse, report_fine
 from shoal.simulator.scenario import Churn, Mode, Scenario
+from shoal.simulator.scenario_file import USUAL_NOTICE_S
 from shoal.simulator.workload import Closed, Poisson, Trace, Workload
 from tests.unit.simulator.toy_scenarios import HOP_S, LAYER_S, SERVING, scenario, shaky
 
-# What the coarse mode may differ from the fine one by; docs/SIMULATE.md states the same figures.
-THROUGHPUT_GAP = 0.15
-TOKEN_GAP = 0.20
-FIRST_GAP = 0.25
 OUTCOME_GAP = 0.05  # of all requests
 
 CELLS = 4
@@ -42,7 +40,7 @@ def cells(*, per_s: float, churn: Churn | None = None, duration_s: float = 120.0
         workload=Workload(Poisson(per_s), Fixed(64), Geometric(60, 500)),
         churn=churn,
         load_bytes_per_s=100.0,
-        notice_s=1.4,
+        notice_s=USUAL_NOTICE_S,
     )
 
 
@@ -134,7 +132,7 @@ def test_without_churn_the_gap_to_the_fine_mode_is_as_stated(per_s: float) -> No
     assert coarse.tok_per_s == pytest.approx(fine.tok_per_s, rel=THROUGHPUT_GAP)
     assert coarse.token_s.mean == pytest.approx(fine.token_s.mean, rel=TOKEN_GAP)
     if per_s < 10:
-        assert coarse.first_token_s.p50 == pytest.approx(fine.first_token_s.p50, rel=FIRST_GAP)
+        assert coarse.first_token_s.p50 == pytest.approx(fine.first_token_s.p50, rel=FIRST_TOKEN_GAP)
 
 
 def test_with_churn_the_gap_to_the_fine_mode_is_as_stated() -> None:
@@ -143,6 +141,20 @@ def test_with_churn_the_gap_to_the_fine_mode_is_as_stated() -> None:
     for outcome in ("answered", "lost", "refused"):
         gap = coarse.outcomes[outcome] - fine.outcomes[outcome]
         assert abs(gap) <= 2 * OUTCOME_GAP * fine.num_requests
+
+
+@pytest.mark.parametrize("survive", [0, 1])
+def test_the_modes_agree_on_how_long_cells_are_down_and_what_that_costs(survive: int) -> None:
+    """survive=1: standbys keep their memory, so that a lost stage may find no room beside them."""
+    wanted = cells(per_s=1.0, churn=Churn(GONE), duration_s=200.0)
+    wanted = replace(wanted, serving=replace(wanted.serving, survive=survive))
+    fine, coarse = report_fine(FineSimulation(wanted, 4).run(), 4), report_coarse(run(wanted, 4), 4)
+    assert 0.5 < fine.availability < 0.95
+    assert 1 - coarse.availability == pytest.approx(1 - fine.availability, rel=0.25)
+    assert (
+        fine.outcomes["lost"] / RARE_FACTOR <= coarse.outcomes["lost"] <= fine.outcomes["lost"] * RARE_FACTOR
+    )
+    assert fine.stalls_s.p50 / (1 + STALL_GAP) <= coarse.stalls_s.p50 <= fine.stalls_s.p50 * (1 + STALL_GAP)
 
 
 def test_shaky_machines_stall_in_both_modes() -> None:

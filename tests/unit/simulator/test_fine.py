@@ -10,12 +10,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shoal.catalogue.failure import Exponential, FailureModel
 from shoal.planner import cost_model
 from shoal.simulator.fine import FineResult, FineSimulation
 from shoal.simulator.lengths import Fixed, Geometric
 from shoal.simulator.records import Outcome
 from shoal.simulator.report import report_fine
+from shoal.simulator.scenario import Churn
+from shoal.simulator.virtual_head import PING_INTERVAL_S, PING_PATIENCE_S
 from shoal.simulator.workload import Closed, Poisson, Workload
+from tests.unit.planner.toys import LAYER
 from tests.unit.simulator.toy_scenarios import HOP_S, LAYER_S, SERVING, scenario, shaky
 
 
@@ -193,6 +197,32 @@ def test_an_interruption_leaves_what_there_is() -> None:
     assert found.is_partial
     assert 20.0 < found.elapsed_s < 60.0
     assert all(request.at_s < found.elapsed_s for request in found.requests)
+
+
+def test_users_of_a_cell_that_is_down_ask_again_later_and_time_goes_on() -> None:
+    gone = FailureModel("gone", "gone", uptime=Exponential(5.0), repair=Exponential(1000.0))
+    found = run(scenario(churn=Churn(gone), workload=Workload(Closed(3), Fixed(1), Fixed(5))))
+    refused = sum(request.outcome is Outcome.REFUSED for request in found.requests)
+    assert 10 < refused < 3 * 60 / 0.5
+
+
+def test_a_stall_and_the_down_time_begin_when_the_machine_goes_not_when_that_is_noticed() -> None:
+    once = FailureModel("once", "once", uptime=Exponential(60.0), repair=Exponential(1e6))
+    wanted = scenario(
+        num_machines=5,
+        serving=replace(SERVING, cell_machines=5, spares=1),
+        workload=Workload(Closed(2), Fixed(1), Fixed(4000)),
+        churn=Churn(once),
+        load_bytes_per_s=50.0,
+        duration_s=30.0,
+    )
+    found = run(wanted, 3)
+    assert len(found.machine_events) == len(found.stalls_s) == 1
+    # Noticed by a ping that comes too long after the last one answered, then loaded elsewhere.
+    least_s = PING_PATIENCE_S - PING_INTERVAL_S + LAYER.trunk_bytes / 50.0
+    assert least_s < 30.0 * (1 - found.availability) < found.stalls_s[0] < least_s + 2 * PING_INTERVAL_S
+    shortest_s = min(request.longest_gap_s or 0.0 for request in found.requests)
+    assert found.stalls_s[0] == pytest.approx(shortest_s, abs=0.1)
 
 
 def test_digests_take_as_long_as_counting() -> None:
