@@ -215,6 +215,8 @@ def _daemon_environment(client_environment: dict[str, str], worker_threads: int)
         | {
             "OMP_NUM_THREADS": str(worker_threads),
             "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "0",  # a worker's crash leaves its stack in the log
+            # Ray's own default is 15: whatever else runs beside a stage would come first, gateway included.
+            "RAY_worker_niceness": "0",
             "RAY_enable_worker_prestart": "0",  # idle Python processes of 80 MB each
             "RAY_enable_metrics_collection": "0",
             # Ray would kill a worker of its choice at 95 % of memory; Shoal checks before it places.

@@ -9,6 +9,8 @@ the graph: the norm and head behind the last layer would be computed for nothing
 from __future__ import annotations
 
 import ctypes
+import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +24,10 @@ _FLOAT_BYTES = 4
 
 SHORT_ROWS = 8
 SHORT_STRIDE = 8
+QUICK_S = 0.25
 """Each node waited for splits the graph, which costs 80 us: 7 % of a decode step if it is done for every
-layer. A batch of so few rows computes that many layers soon enough."""
+layer. A batch of so few rows computes that many layers soon enough; and all of them, where a batch before
+it took less than so long."""
 
 
 def _ggml(name: str, restype: Any, *argtypes: Any) -> Any:
@@ -58,7 +62,9 @@ class HiddenTap:
         self._last = layer_outputs[-1].encode()
         kept = layer_outputs[::-1][::SHORT_STRIDE]
         self._passed_when_short = self._wanted - {name.encode() for name in kept}
-        self._is_short = False
+        self._is_short = self._is_quick = False
+        self._began_s = 0.0
+        self._short_batch_s = math.inf  # the last one; before any, it may take long
         self._row_width = row_width
         self._takes_rows = takes_rows
         # Addresses of wanted nodes in the last graph: comparing them costs half of comparing names.
@@ -73,8 +79,15 @@ class HiddenTap:
         """Forget the batch before; the next one has `num_rows` rows."""
         self._num_rows = num_rows
         self._is_short = num_rows <= SHORT_ROWS
+        self._is_quick = self._is_short and self._short_batch_s < QUICK_S
+        self._began_s = time.perf_counter()
         self._rows = None
         self._error = None
+
+    def done(self) -> None:
+        """The batch has been computed."""
+        if self._is_short:
+            self._short_batch_s = time.perf_counter() - self._began_s
 
     def raise_error(self) -> None:
         """Raises EngineError if the callback failed, which cut the graph short."""
@@ -112,6 +125,8 @@ class HiddenTap:
                 return False
             self._known[tensor] = actual
             self._is_searching = actual != self._last
+        if self._is_quick:
+            return self._takes_rows and actual == self._last
         return not (self._is_short and actual in self._passed_when_short)
 
     def _goes_on_after(self, tensor: int) -> bool:

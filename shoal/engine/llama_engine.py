@@ -270,6 +270,7 @@ class LlamaEngine:
         runtime = llama_runtime()
         runtime.forget_errors()
         code = llama_cpp.llama_decode(self._slice.context, self._batch.struct)
+        self._tap.done()
         if code == 0:
             return
         reason = {

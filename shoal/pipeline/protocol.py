@@ -243,6 +243,7 @@ class DriverCore:
                 self.trace.reported(message.step_id, stage, message.queue_s, message.compute_s)
                 if message.compute_s:
                     self.statistics.add_report(message, self._steps.num_tokens(message.step_id))
+                self._steps.received(message.step_id, stage, now_s)
                 self._steps.sent_on(message.step_id, stage, now_s)
             case NeedOpen():
                 session = self._sessions.get(message.session)

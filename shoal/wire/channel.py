@@ -1,8 +1,9 @@
 """The data plane's socket: messages and boundary rows from process to process.
 
 One process has one `Channel`: it receives from all peers on one bound socket and sends to each
-over one connection of its own. It is used by one thread; any thread may `wake` that one. It knows
-nothing of what the messages mean.
+over one connection of its own. One thread receives; any thread may `wake` it. Others may send and
+set peers, one at a time: that is the caller's lock to hold. It knows nothing of what the messages
+mean.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from shoal.wire.messages import (
     Peers,
     PeersTaken,
     Pull,
-    Received,
     Refill,
     Refused,
     Result,
@@ -35,6 +34,7 @@ from shoal.wire.messages import (
     Step,
     ToWorker,
 )
+from shoal.worker.acknowledgements import Acknowledgements
 from shoal.worker.batch import chunk_of, input_rows, output_rows, outputs, split_rows
 from shoal.worker.hand_over import HandOver
 from shoal.worker.job import Job, Planned, SavedState, StateJob
@@ -53,9 +53,10 @@ _NO_TASK = Task(Step(0, 0, DRIVER, (), ()), [], 0.0, forward=False)
 class WorkerCore:
     """One worker's decisions.
 
-    Feed it with `receive`, `finish` and `tick`; take `next_job` whenever the engine is free, and
-    `take_sends` after every call. predecessor: who is asked for missing input of a session of
-    which no entry has come yet. retry_after_s: patience for a pull or an open.
+    Feed it with `receive`, `finish` and `tick`, which is also due at `next_due_s`; take `next_job`
+    whenever the engine is free, and `take_sends` after every call. predecessor: who is asked for
+    missing input of a session of which no entry has come yet. retry_after_s: patience for a pull or
+    an open.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class WorkerCore:
         self._width_in = None if is_first else limits.row_width_in
         self._queue: deque[Task] = deque()
         self._outbox = Outbox(worker)
+        self._acknowledgements = Acknowledgements(worker)
         self._sessions = ResidencyTable(limits, 0 if is_last else limits.row_width_out)
         self._pulling = Pulling(self._outbox, self._queue, limits.max_batch_tokens, retry_after_s)
         self._feeds: tuple[WorkerId, ...] = ()
@@ -99,6 +101,11 @@ class WorkerCore:
     @property
     def journal_bytes(self) -> int:
         return sum(residency.journal.allocated_bytes for residency in self._sessions)
+
+    @property
+    def next_due_s(self) -> float | None:
+        """When `tick` must be called, if nothing comes before; None where its usual time will do."""
+        return self._acknowledgements.next_due_s
 
     def take_peers(self, peers: Peers, now_s: float) -> None:
         """Know the placement of a new epoch; steps of older ones are dropped from now on.
@@ -178,7 +185,9 @@ class WorkerCore:
             self._go_on(job.task, planned.residency, now_s)
 
     def tick(self, now_s: float) -> None:
-        """Ask again for what has not come: pulls and opens past their deadline."""
+        """Say what has come, and ask again for what has not: pulls and opens past their deadline."""
+        for received in self._acknowledgements.take_due(now_s):
+            self._outbox.send(DRIVER, received)
         for residency in self._sessions:
             if residency.opened is None and residency.open_deadline_s <= now_s:
                 self._need_open(residency, now_s)
@@ -192,7 +201,7 @@ class WorkerCore:
             return  # its route has ended, or is not known here yet; the driver sends its entries again
         self.last_step_received = step.step_id
         if step.route:
-            self._outbox.send(DRIVER, Received(step.epoch, step.step_id, self.worker))
+            self._acknowledgements.owe(step, now_s)
         for opened in step.opens:
             self._receive_open(opened, now_s)
         parts = split_rows(step.entries, rows, self._width_in)
@@ -369,6 +378,7 @@ class WorkerCore:
     def _report(self, task: Task, planned: list[Planned], queue_s: float, compute_s: float) -> None:
         step = task.step
         if step.route:
+            self._acknowledgements.settle(step.step_id)
             held = tuple((p.residency.session, p.residency.held) for p in planned)
             report = StageReport(step.epoch, step.step_id, self.worker, queue_s, compute_s, held)
             self._outbox.send(DRIVER, report)

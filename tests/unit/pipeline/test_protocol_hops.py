@@ -59,6 +59,20 @@ def test_the_hop_is_named_by_the_last_stage_that_received_it() -> None:
     assert driver.take_events() == [LinkCut(W0, W1)]
 
 
+def test_a_report_says_too_that_the_step_was_received() -> None:
+    driver = _driver()
+    driver.submit()
+    (step,) = driver.take(Step)
+    driver.tick_at(0.9)
+    _sent_on(driver, step, "w0")
+    driver.tick_at(1.8)
+    assert (driver.take(Step), driver.take_events()) == ([], [])
+    driver.tick_at(1.9)  # lost behind w0
+    _sent_on(driver, step, "w0")
+    driver.tick_at(2.9)  # and again
+    assert driver.take_events() == [LinkCut(W0, W1)]
+
+
 def test_losses_on_different_hops_cut_no_link() -> None:
     driver = _driver()
     driver.submit()

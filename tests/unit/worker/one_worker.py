@@ -13,7 +13,8 @@ from shoal.core.sequence import SamplingParams
 from shoal.core.specs import LayerRange
 from shoal.engine.digest_engine import DigestEngine
 from shoal.engine.interface import Chunk, Computed, Draw, Rows
-from shoal.wire.messages import Entry, Open, Peers, Refill, Step, ToWorker
+from shoal.wire.messages import Entry, Open, Peers, Received, Refill, Step, ToWorker
+from shoal.worker.acknowledgements import ACKNOWLEDGE_AFTER_S
 from shoal.worker.job import Job, StateJob, run_job, run_state_job
 from shoal.worker.outbox import Send
 from shoal.worker.protocol import WorkerCore
@@ -197,6 +198,12 @@ class OneWorker:
         self.now_s = now_s
         self.core.tick(now_s)
         self.sent += self.core.take_sends()
+
+    def acknowledge(self) -> list[Received]:
+        """Let the worker say which steps have come; what it sent before is forgotten."""
+        self.take(Received)
+        self.tick_at(self.now_s + ACKNOWLEDGE_AFTER_S)
+        return self.take(Received)
 
     def take(self, kind: type[M]) -> list[M]:
         """Messages of one kind that were sent since the last look; all others are forgotten."""

@@ -23,6 +23,7 @@ from shoal.wire.messages import (
     StageReport,
     Step,
 )
+from shoal.worker.acknowledgements import ACKNOWLEDGE_AFTER_S
 from shoal.worker.outbox import Send
 from shoal.worker.protocol import MAX_FAILURES, MAX_QUEUED_TASKS
 from tests.unit.worker.one_worker import (
@@ -73,15 +74,40 @@ def test_the_first_stage_takes_tokens_and_no_rows() -> None:
     np.testing.assert_array_equal(send.rows, expected_rows(1, 0, 4, "first"))
 
 
-def test_a_step_is_reported_when_it_comes_and_when_it_was_computed() -> None:
+def test_a_step_that_is_computed_at_once_is_reported_and_not_acknowledged_apart() -> None:
     worker = OneWorker()
     worker.now_s = 10.0
     worker.step(entry(1, 0, 4), opens=[opened(1)], step_id=3)
-    assert worker.take(Received) == [Received(1, 3, ME)]
     assert worker.core.last_step_received == 3
+    assert worker.core.next_due_s == 10.0 + ACKNOWLEDGE_AFTER_S
+    worker.now_s = 10.04
+    worker.work()
+    assert worker.core.next_due_s is None
+    worker.tick_at(20.0)
+    told = [send.message for send in worker.take_sends((Received, StageReport))]
+    assert [(type(message), message.step_id) for message in told] == [(StageReport, 3)]
+
+
+def test_a_step_that_takes_longer_is_acknowledged_before_it_is_reported() -> None:
+    worker = OneWorker()
+    worker.now_s = 10.0
+    worker.step(entry(1, 0, 4), opens=[opened(1)], step_id=3)
+    worker.tick_at(10.0 + ACKNOWLEDGE_AFTER_S - 0.01)
+    assert worker.take(Received) == []
+    worker.tick_at(10.0 + ACKNOWLEDGE_AFTER_S)
+    assert worker.take(Received) == [Received(1, 3, ME)]
     worker.now_s = 12.0
     worker.work()
     assert worker.take(StageReport) == [StageReport(1, 3, ME, 2.0, 0.25, ((1, 4),))]
+
+
+def test_a_step_that_is_parked_is_acknowledged() -> None:
+    worker = OneWorker()
+    worker.now_s = 10.0
+    worker.step(entry(1, 4, 8), opens=[opened(1)], step_id=3)
+    worker.work()
+    worker.tick_at(10.0 + ACKNOWLEDGE_AFTER_S)
+    assert worker.take(Received) == [Received(1, 3, ME)]
 
 
 def test_rows_pass_through_without_being_copied() -> None:

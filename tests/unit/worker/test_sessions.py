@@ -59,6 +59,7 @@ def test_the_driver_is_asked_again_for_an_open_until_the_limit_and_the_session_t
     worker.step(entry(1, 0, 4))
     worker.work()
     assert len(worker.take(NeedOpen)) == 1
+    worker.acknowledge()
     for number in range(1, MAX_OPEN_TRIES):
         worker.tick_at(number * RETRY_S - 0.01)
         assert worker.sent == []
@@ -116,7 +117,7 @@ def test_what_was_parked_or_asked_goes_with_its_session() -> None:
     worker.work()
     worker.receive(Pull(1, 1, 0, 0, 6, AFTER))
     worker.receive(Close((1,)))
-    worker.sent.clear()
+    worker.acknowledge()
     worker.refill(1, 0, 4)
     worker.tick_at(10.0)
     assert (worker.work(), worker.sent, worker.core.num_queued) == (0, [], 0)
@@ -141,6 +142,7 @@ def test_a_pull_without_an_answer_is_sent_again_and_given_up_at_its_limit() -> N
     worker.step(entry(1, 4, 6), opens=[opened(1)])
     worker.work()
     assert len(worker.take(Pull)) == 1
+    worker.acknowledge()
     for number in range(1, MAX_PULL_TRIES):
         worker.tick_at(number * RETRY_S - 0.01)
         assert worker.sent == []
@@ -169,7 +171,7 @@ def test_while_pulled_parts_are_queued_nothing_is_asked_again() -> None:
     worker.step(entry(1, 8, 9), opens=[opened(1)])
     worker.work()
     worker.refill(1, 0, 4)
-    worker.sent.clear()
+    worker.acknowledge()
     worker.tick_at(5 * RETRY_S)
     worker.refill(1, 0, 4)
     assert (worker.sent, worker.core.num_queued) == ([], 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.core.placement import WorkerId
-from shoal.wire.messages import Pull, Received, Result, StageReport, Step
+from shoal.wire.messages import Pull, Result, StageReport, Step
 from tests.unit.worker.one_worker import (
     AFTER,
     BEFORE,
@@ -120,9 +120,11 @@ def test_who_is_fed_feeds_nobody() -> None:
 def test_received_and_reported_are_only_steps_that_have_a_route() -> None:
     worker = OneWorker()
     worker.step(entry(1, 0, 4), opens=[opened(1)])
+    assert len(worker.acknowledge()) == 1
     worker.work()
-    assert len(worker.take(Received)) == 1
+    assert len(worker.take(StageReport)) == 1
     _feed(worker, 4, 8)
+    assert worker.acknowledge() == []
     worker.work()
     assert worker.take(StageReport) == []
 
