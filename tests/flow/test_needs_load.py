@@ -11,12 +11,18 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
 
-from shoal.core.sequence import GenerateRequest, SamplingParams
+from shoal.core.config import DriverConfig
+from shoal.core.sequence import Finished, GenerateRequest, SamplingParams
+from shoal.core.specs import LayerRange
+from shoal.engine.digest_engine import DigestEngine
+from shoal.simulator.virtual_cluster import VirtualCluster
+from tests.support.digest_reference import NumberVocabulary
 from tests.support.engine_gate import EngineGate
 from tests.support.served_pipeline import (
     DEADLINE_S,
@@ -86,6 +92,41 @@ def test_sixteen_greedy_requests_of_mixed_lengths_are_each_what_they_are_alone()
             assert (choice["text"], choice["finish_reason"]) == (text, reason.value)
             assert response.json()["usage"]["prompt_tokens"] == len(request.prompt_tokens)
         served.wait_until_empty()
+
+
+def _waits_s(requests: list[GenerateRequest]) -> list[tuple[float, float]]:
+    """Of each, all asked at one moment of virtual time: the wait for the first token, the longest for
+    a later one."""
+    cluster = VirtualCluster(
+        seed=1,
+        ranges=[LayerRange(0, 2), LayerRange(2, 4)],
+        make_engine=lambda layers: DigestEngine(
+            layers, 4, n_vocab=997, cells=16 * N_CTX, max_sequences=16, max_batch_tokens=128
+        ),
+        vocabulary=NumberVocabulary(frozenset()),
+        n_ctx=N_CTX,
+        config=DriverConfig(),
+    )
+    cluster.env.run(until=3.0)
+    answers = [cluster.submit(request) for request in requests]
+    cluster.env.run(until=60.0)
+    assert all(isinstance(answer.end, Finished) for answer in answers)
+    waits = [[b - a for a, b in pairwise([3.0, *answer.pieces_s])] for answer in answers]
+    return [(first, max(later)) for first, *later in waits]
+
+
+def test_of_sixteen_mixed_requests_none_waits_twice_as_long_as_an_equal_share_would_make_it() -> None:
+    # The longest is asked first: in the order of their coming the short ones would wait for all of it.
+    lengths = [1 + (N_CTX * 9 // 10 - 1) * number // 15 for number in reversed(range(16))]
+    requests = [
+        GenerateRequest(f"r{n}", tuple(range(n, n + length)), 100, SamplingParams(seed=n), ignore_eog=True)
+        for n, length in enumerate(lengths)
+    ]
+    together = _waits_s(requests)
+    for request, (first_s, later_s) in zip(requests, together, strict=True):
+        [(first_alone_s, later_alone_s)] = _waits_s([request])
+        assert first_s < 2 * 16 * first_alone_s
+        assert later_s < 2 * 16 * later_alone_s
 
 
 # ---------------------------------------------------------------- R23
