@@ -65,7 +65,7 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_steps = max_steps
         self._consecutive_slots = consecutive_slots
-        self._last_prefilled = SessionId(-1)
+        self._is_turn_of_shortest = False
         self._last_decoded = SessionId(-1)
         self._next_slot = 0
 
@@ -108,10 +108,16 @@ class Scheduler:
         limit = self._max_steps or (self._num_stages if someone_decodes else self._num_stages + 1)
         if not waiting or in_flight.prefill_steps >= limit:
             return None
-        # In turn, so that a short prompt does not wait for the whole of a long one.
-        chosen = next((s for s in waiting if s.session > self._last_prefilled), waiting[0])
-        self._last_prefilled = chosen.session
+        chosen = self._next_prompt(waiting)
         return StepChoice((chosen.session,), self.chunk_length(chosen.prompt_length))
+
+    def _next_prompt(self, waiting: Sequence[Session]) -> Session:
+        """Every other time the one with the least left, which would else wait for all before it; between,
+        the one that came first, so that a long one keeps half of its speed however many short ones come."""
+        self._is_turn_of_shortest = not self._is_turn_of_shortest
+        if self._is_turn_of_shortest:
+            return min(waiting, key=lambda s: s.num_unsent)
+        return waiting[0]
 
     def chunk_length(self, num_tokens: int) -> int:
         """Even chunks, since a short last one would leave stages idle; of a short prompt, enough of them to

@@ -55,6 +55,10 @@ class Session:
         return len(self.request.prompt_tokens)
 
     @property
+    def num_unsent(self) -> int:
+        return len(self.tokens) - self.sent
+
+    @property
     def num_generated(self) -> int:
         return len(self.tokens) - self.prompt_length
 

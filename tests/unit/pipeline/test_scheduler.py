@@ -67,10 +67,31 @@ def test_as_many_decode_steps_as_stages_are_in_flight() -> None:
     assert scheduler.choose(_decoding(1), InFlight(2, 0)) is None
 
 
-def test_prompts_take_turns_so_that_a_short_one_need_not_wait_for_a_long_one() -> None:
-    scheduler, sessions = _scheduler(), _prompts(1, 2, 3)
-    turns = [scheduler.choose(sessions, NOTHING) for _ in range(4)]
-    assert turns == [StepChoice((SessionId(n),), 32) for n in (1, 2, 3, 1)]
+def _take_turn(scheduler: Scheduler, sessions: list[Session]) -> int:
+    """Whose chunk is sent now; a prompt that is sent whole goes away."""
+    choice = scheduler.choose(sessions, NOTHING)
+    assert choice is not None
+    (session,) = [s for s in sessions if s.session in choice.sessions]
+    session.next_entry(choice.max_tokens)
+    if session.phase is Phase.DECODE:
+        sessions.remove(session)
+    return session.session
+
+
+def test_a_short_prompt_need_not_wait_for_a_round_of_long_ones() -> None:
+    sessions = [*_prompts(1, 2, 3), _session(4, Phase.PREFILL, prompt=5)]
+    assert _take_turn(_scheduler(), sessions) == 4
+
+
+def test_a_long_prompt_has_its_turns_however_many_short_ones_come() -> None:
+    scheduler, sessions = _scheduler(), _prompts(1)
+    turns = []
+    for number in range(2, 60):
+        sessions.append(_session(number, Phase.PREFILL, prompt=5))
+        turns.append(_take_turn(scheduler, sessions))
+    num_chunks = turns.count(1)
+    assert 1 not in [session.session for session in sessions]
+    assert turns[: 2 * 2 * num_chunks].count(1) == num_chunks
 
 
 def _chunks(num_tokens: int, num_stages: int) -> list[int]:
