@@ -75,6 +75,14 @@ def serve(
     wait_for: Annotated[
         int, typer.Option(min=0, help="Slices more, for so many machines that will join.")
     ] = 0,
+    journal_mib: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Memory in which each worker keeps what it has sent, so that others need not compute it "
+            "again after a loss. When it is full, the oldest answers would have to be.",
+        ),
+    ] = 512,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Listen beyond this machine, without API keys.")
     ] = False,
@@ -115,6 +123,7 @@ def serve(
         repack=not no_repack,
         join_listen=None if join_listen is None else parse_join_listen(join_listen),
         wait_for=wait_for,
+        journal_bytes=journal_mib * 2**20,
     )
     notes = Console(stderr=True, highlight=False)
     if not is_loopback(host):

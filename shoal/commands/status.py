@@ -63,8 +63,24 @@ def _summary(found: ClusterStatus) -> Text:
         f"{found.model}: {state}, up {_duration(found.uptime_s)}, epoch {found.epoch}, {found.mode} mode\n"
         f"Sessions: {found.sessions_active} active, {found.sessions_waiting} waiting. "
         f"Cells: {found.cells_reserved} of {found.cells_total} reserved, context {found.n_ctx}. "
-        f"Steps in flight: {found.steps_in_flight}."
+        f"Steps in flight: {found.steps_in_flight}.{_journals(found)}"
     )
+
+
+def _journals(found: ClusterStatus) -> str:
+    """How full the fullest worker's journals are, and what that has led to."""
+    if not found.journal_limit_bytes:
+        return ""
+    most = max((worker.journal_bytes for worker in found.workers), default=0)
+    num_cut = max((worker.cut_journals for worker in found.workers), default=0)
+    text = f"\nJournals: {_mib(most)} of {_mib(found.journal_limit_bytes)} MiB used on the fullest worker."
+    if num_cut:
+        text += f" Cut for want of room: {num_cut} of its sessions; a loss makes those be computed again."
+    return text
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:.1f}" if num_bytes < 10 * 2**20 else f"{num_bytes / 2**20:.0f}"
 
 
 def _missing(found: ClusterStatus) -> str:

@@ -24,12 +24,10 @@ from shoal.control.ray_daemon import LOOPBACK, RayDaemon, prepare_ray_daemon
 from shoal.control.recovery import Start
 from shoal.control.slice_cutting import cut_engines
 from shoal.control.start_plan import (
-    JOURNAL_BYTES,
     Report,
     ServeConfig,
     StartPhase,
     StartPlan,
-    cache_need,
     make_start_plan,
 )
 from shoal.control.status_view import cluster_status
@@ -108,7 +106,7 @@ class Controller:
         self._driver.start()
         machines = Machines(address, frozenset(plan.nodes), self._door)
         starter = WorkerStarter(
-            self._daemon, self._driver.endpoint, engines, plan.spec.num_layers, JOURNAL_BYTES, machines
+            self._daemon, self._driver.endpoint, engines, plan.spec.num_layers, plan.journal_bytes, machines
         )
         self._watchdog = Watchdog(self._driver.secure, self._lost)
         self._keeper = Keeper(
@@ -116,7 +114,7 @@ class Controller:
             self._driver,
             self._watchdog,
             starter,
-            journal_bytes=JOURNAL_BYTES,
+            journal_bytes=plan.journal_bytes,
             on_change=self._changed,
             on_left=self._left,
         )
@@ -217,7 +215,9 @@ class Controller:
             mode="invariant" if self.plan.invariant else "default",
             state=self.keeper.state,
             statistics=self.driver.statistics(),
+            journal_limit_bytes=self.plan.journal_bytes,
             round_trip_s=lambda worker: None if watchdog is None else watchdog.round_trip_s(worker),
+            last_pong=lambda worker: None if watchdog is None else watchdog.last_pong(worker),
         )
 
     def leave(self, node: str) -> None:
@@ -234,7 +234,7 @@ class Controller:
     # ------------------------------------------------------------ steps of the start
 
     def _new_state(self, plan: StartPlan, machines: Machines) -> ClusterState:
-        cache = cache_need(plan.n_ctx, plan.cells, plan.max_sequences, invariant=plan.invariant)
+        cache = plan.cache_need
         # The digest engine holds no weights.
         is_digest = self._config.engine == "digest"
         needs = {layers: 0 if is_digest else worker_bytes(plan.spec, layers, cache) for layers in plan.ranges}

@@ -13,11 +13,19 @@ from pathlib import Path
 
 import psutil
 
-from shoal.control.layer_split import CacheNeed, Node, check_cuts, check_memory, split_layers
+from shoal.control.layer_split import (
+    ROW_BYTES_PER_EMBD,
+    CacheNeed,
+    Node,
+    check_cuts,
+    check_memory,
+    split_layers,
+)
 from shoal.control.node_memory import usable_memory_bytes
-from shoal.core.config import EngineKind
+from shoal.core.config import MAX_BATCH_TOKENS, EngineKind
 from shoal.core.errors import ConfigError, IllegalCut
 from shoal.core.invariant_mode import Q8_0_PER_F16, cells_of_a_sequence
+from shoal.core.journal_room import least_session_bytes, max_sessions
 from shoal.core.placement import NodeId
 from shoal.core.specs import LayerRange, ModelSpec
 from shoal.model.catalog import resolve
@@ -27,7 +35,7 @@ DEFAULT_NODES = 3
 DEFAULT_CTX = 4096
 DEFAULT_CELLS = 16384  # cache tokens over all sessions: four full contexts
 MAX_SEQUENCES = 16
-JOURNAL_BYTES = 512 * 2**20  # the bound of one worker's journal
+JOURNAL_BYTES = 512 * 2**20  # the bound of one worker's journals, by default
 THIS_MACHINE = "this machine"
 UNKNOWN_BYTES = 2**62  # memory of a machine that has not joined yet
 
@@ -57,7 +65,8 @@ class ServeConfig:
     may be lost without loading weights, where memory allows. home: where models and slices are
     kept. state_root: where Ray lives. invariant: the mode (docs/MODES.md). repack: as in EngineConfig.
     join_listen: address and port at which other machines may join; None lets none in. wait_for: slices
-    more than local nodes, each for a machine that will join.
+    more than local nodes, each for a machine that will join. journal_bytes: what each worker may keep of
+    what it has sent.
     """
 
     model: str
@@ -74,6 +83,7 @@ class ServeConfig:
     survive: int = 1
     join_listen: tuple[str, int] | None = None
     wait_for: int = 0
+    journal_bytes: int = JOURNAL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,7 @@ class StartPlan:
     invariant: bool
     repack: bool
     survive: int
+    journal_bytes: int
     num_awaited: int = 0
 
     @property
@@ -103,6 +114,13 @@ class StartPlan:
     def awaiting(self) -> tuple[LayerRange, ...]:
         """What waits for machines that join."""
         return self.ranges[len(self.ranges) - self.num_awaited :]
+
+    @property
+    def cache_need(self) -> CacheNeed:
+        """What a worker takes beside its weights."""
+        return cache_need(
+            self.n_ctx, self.cells, self.max_sequences, self.journal_bytes, invariant=self.invariant
+        )
 
     @property
     def model_id(self) -> str:
@@ -124,7 +142,8 @@ def make_start_plan(config: ServeConfig, report: Report) -> StartPlan:
     if config.invariant:
         _check_invariant(path, spec)
     cells, max_sequences = _room(n_ctx, invariant=config.invariant)
-    cache = cache_need(n_ctx, cells, max_sequences, invariant=config.invariant)
+    _check_journal(config.journal_bytes, spec)
+    cache = cache_need(n_ctx, cells, max_sequences, config.journal_bytes, invariant=config.invariant)
     usable_bytes = usable_memory_bytes()
     nodes = [Node(NodeId(f"local-{index}"), THIS_MACHINE, usable_bytes) for index in range(num_nodes)]
     # Nothing is known of them yet; whether a slice fits is seen when one has joined.
@@ -148,6 +167,7 @@ def make_start_plan(config: ServeConfig, report: Report) -> StartPlan:
         invariant=config.invariant,
         repack=config.repack,
         survive=config.survive,
+        journal_bytes=config.journal_bytes,
         num_awaited=config.wait_for,
     )
 
@@ -204,11 +224,24 @@ def _room(n_ctx: int, *, invariant: bool) -> tuple[int, int]:
     return n_ctx * max_sequences, max_sequences
 
 
-def cache_need(n_ctx: int, cells: int, max_sequences: int, *, invariant: bool) -> CacheNeed:
+def cache_need(
+    n_ctx: int, cells: int, max_sequences: int, journal_bytes: int, *, invariant: bool
+) -> CacheNeed:
     """What the caches of a mode take, and the journals."""
     if not invariant:
-        return CacheNeed(cells, JOURNAL_BYTES)
-    return CacheNeed(cells_of_a_sequence(n_ctx) * max_sequences, JOURNAL_BYTES, Q8_0_PER_F16)
+        return CacheNeed(cells, journal_bytes)
+    return CacheNeed(cells_of_a_sequence(n_ctx) * max_sequences, journal_bytes, Q8_0_PER_F16)
+
+
+def _check_journal(journal_bytes: int, spec: ModelSpec) -> None:
+    row_bytes, batch_tokens = ROW_BYTES_PER_EMBD * spec.n_embd, MAX_BATCH_TOKENS
+    if max_sessions(journal_bytes, row_bytes, batch_tokens) == 0:
+        least_mib = -(-least_session_bytes(row_bytes, batch_tokens) // 2**20)
+        raise ConfigError(
+            f"--journal-mib {journal_bytes // 2**20} has no room for one request of {spec.name}, "
+            f"which needs {least_mib}.",
+            next_step=f"Use --journal-mib {least_mib} for one request at a time, or more.",
+        )
 
 
 def _check_invariant(path: Path, spec: ModelSpec) -> None:

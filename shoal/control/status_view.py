@@ -10,6 +10,7 @@ from shoal.core.placement import WorkerId, WorkerInfo
 from shoal.core.status import ClusterStatus, LossStatus, NodeStatus, WorkerStatus
 from shoal.pipeline.driver import DriverStatistics, StageFigures
 from shoal.pipeline.stage_statistics import ReplayEstimate
+from shoal.wire.messages import Pong
 
 NO_FIGURES = StageFigures(None, None, 0, is_slow=False)
 
@@ -23,9 +24,11 @@ def cluster_status(
     mode: str,
     state: ClusterState,
     statistics: DriverStatistics,
+    journal_limit_bytes: int,
     round_trip_s: Callable[[WorkerId], float | None],
+    last_pong: Callable[[WorkerId], Pong | None],
 ) -> ClusterStatus:
-    """The placement as it is now. round_trip_s: of a worker's last ping."""
+    """The placement as it is now. round_trip_s: of a worker's last ping; last_pong: what it answered."""
     facts = state.facts()
     live = {worker.layers for worker in facts.live}
     return ClusterStatus(
@@ -33,7 +36,7 @@ def cluster_status(
         ready=is_ready,
         epoch=0 if facts.placement is None else facts.placement.epoch,
         n_ctx=n_ctx,
-        workers=tuple(_workers(facts, statistics, round_trip_s)),
+        workers=tuple(_workers(facts, statistics, round_trip_s, last_pong)),
         nodes=tuple(_nodes(facts, state, statistics.replay)),
         losses=tuple(_loss(loss) for loss in state.losses),
         missing_layers=tuple((r.start, r.end) for r in facts.ranges if r not in live),
@@ -44,11 +47,15 @@ def cluster_status(
         steps_in_flight=statistics.steps_in_flight,
         uptime_s=uptime_s,
         mode=mode,
+        journal_limit_bytes=journal_limit_bytes,
     )
 
 
 def _workers(
-    facts: Facts, statistics: DriverStatistics, round_trip_s: Callable[[WorkerId], float | None]
+    facts: Facts,
+    statistics: DriverStatistics,
+    round_trip_s: Callable[[WorkerId], float | None],
+    last_pong: Callable[[WorkerId], Pong | None],
 ) -> list[WorkerStatus]:
     stages = () if facts.placement is None else facts.placement.stages
     ordered = [*stages, *(worker for worker in facts.live if worker not in stages)]
@@ -61,6 +68,7 @@ def _workers(
             is_live=worker.worker in live,
             figures=statistics.stages.get(worker.worker, NO_FIGURES),
             round_trip_s=round_trip_s(worker.worker),
+            pong=last_pong(worker.worker),
         )
         for worker in ordered
     ]
@@ -86,6 +94,7 @@ def _worker(
     is_live: bool,
     figures: StageFigures,
     round_trip_s: float | None,
+    pong: Pong | None,
 ) -> WorkerStatus:
     state = "live" if is_live else "lost"
     return WorkerStatus(
@@ -102,6 +111,10 @@ def _worker(
         queue_ms=figures.queue_ms,
         ping_ms=None if round_trip_s is None else 1000 * round_trip_s,
         steps=figures.steps,
+        journal_bytes=0 if pong is None else pong.journal_bytes,
+        cut_journals=0 if pong is None else pong.cut_journals,
+        journal_cuts=0 if pong is None else pong.journal_cuts,
+        long_pulls=0 if pong is None else pong.long_pulls,
     )
 
 

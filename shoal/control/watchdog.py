@@ -22,6 +22,7 @@ from shoal.core.awake_clock import AwakeClock
 from shoal.core.placement import WorkerId, WorkerInfo
 from shoal.wire.control import Pinger, PingerNews, PongArrival
 from shoal.wire.curve import SecureContext
+from shoal.wire.messages import Pong
 
 INTERVAL_S = 0.25
 PATIENCE_S = 1.5  # a worker frozen or cut off is noticed in less than 2 s
@@ -70,6 +71,11 @@ class Watchdog:
         """How long its last ping took; None before the first answer."""
         watched = self._watched.get(worker)
         return None if watched is None else watched.round_trip_s
+
+    def last_pong(self, worker: WorkerId) -> Pong | None:
+        """What it said of itself last; None before the first answer."""
+        watched = self._watched.get(worker)
+        return None if watched is None else watched.pong
 
     # ------------------------------------------------------------ the watchdog's thread
 
@@ -136,6 +142,7 @@ class _Watched:
     info: WorkerInfo
     answered_s: float
     round_trip_s: float | None = None
+    pong: Pong | None = None
     process_fd: int | None = None
     _ended: str | None = None
     _broken_s: float | None = None
@@ -158,6 +165,7 @@ class _Watched:
         self.answered_s = now_s
         self._broken_s = None
         self.round_trip_s = arrival.round_trip_s
+        self.pong = arrival.pong
         computing = (arrival.pong.computing_step, arrival.pong.progress)
         if computing[0] is None or computing != self._computing:
             self._progressed_s = now_s

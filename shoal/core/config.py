@@ -12,6 +12,9 @@ from shoal.core.specs import LayerRange
 EngineKind = Literal["llama", "digest"]
 
 
+MAX_BATCH_TOKENS = 128
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """How one slice is loaded. Equal on every worker of a pipeline, but for the paths.
@@ -32,7 +35,7 @@ class EngineConfig:
     n_ctx: int = 4096
     cells: int = 16384
     max_sequences: int = 16
-    max_batch_tokens: int = 128
+    max_batch_tokens: int = MAX_BATCH_TOKENS
     threads: int = 1
     gpu_layers: int = -1
     n_vocab: int = 0

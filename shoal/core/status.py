@@ -9,7 +9,9 @@ from dataclasses import dataclass
 class WorkerStatus:
     """One worker. role: "stage", "hot standby", "warm standby", or "loaded" before it is placed.
     state: "live", "slow" or "lost". `compute_ms` and `queue_ms`: medians over the last steps, None
-    before any. ping_ms: of the last ping."""
+    before any. ping_ms: of the last ping. journal_bytes: what its journals take; cut_journals: sessions of
+    which they have the last rows only; journal_cuts, long_pulls: how often that happened, and how often it
+    made a session be computed again from farther up."""
 
     worker: str
     node: str
@@ -24,6 +26,10 @@ class WorkerStatus:
     queue_ms: float | None
     ping_ms: float | None
     steps: int
+    journal_bytes: int = 0
+    cut_journals: int = 0
+    journal_cuts: int = 0
+    long_pulls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class LossStatus:
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """The whole placement, as it is now. `missing_layers`: ranges without a live owner. mode:
-    "default" or "invariant"."""
+    "default" or "invariant". journal_limit_bytes: of each worker."""
 
     model: str
     ready: bool
@@ -72,3 +78,4 @@ class ClusterStatus:
     steps_in_flight: int
     uptime_s: float
     mode: str = "default"
+    journal_limit_bytes: int = 0

@@ -50,6 +50,7 @@ class HeadMetrics(Collector):
         yield from _of_requests(self._view.request_totals())
         yield from _of_cluster(status)
         yield from _of_workers(status.workers)
+        yield from _of_journals(status)
         yield from _of_losses(status.losses)
 
 
@@ -131,6 +132,34 @@ def _of_workers(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:
             if milliseconds is not None:
                 times.add_metric([*values, part], milliseconds / 1000)
     yield from (live, steps, times)
+
+
+def _of_journals(status: ClusterStatus) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "shoal_journal_limit_bytes",
+        "What each worker may keep of what it has sent.",
+        value=status.journal_limit_bytes,
+    )
+    labels = ["stage", "node", "worker", "role"]
+    used = GaugeMetricFamily("shoal_worker_journal_bytes", "What journals take.", labels=labels)
+    cut = GaugeMetricFamily(
+        "shoal_worker_cut_journals",
+        "Sessions whose journal has only its last rows, for want of room.",
+        labels=labels,
+    )
+    cuts = CounterMetricFamily("shoal_worker_journal_cuts", "Journals cut for want of room.", labels=labels)
+    pulls = CounterMetricFamily(
+        "shoal_worker_long_pulls",
+        "Sessions computed again because a journal that was asked for had been cut.",
+        labels=labels,
+    )
+    for worker in status.workers:
+        values = [str(worker.stage), worker.node, worker.worker, worker.role]
+        used.add_metric(values, worker.journal_bytes)
+        cut.add_metric(values, worker.cut_journals)
+        cuts.add_metric(values, worker.journal_cuts)
+        pulls.add_metric(values, worker.long_pulls)
+    yield from (used, cut, cuts, pulls)
 
 
 def _of_losses(losses: tuple[LossStatus, ...]) -> Iterator[Metric]:

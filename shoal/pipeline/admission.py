@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shoal.core.journal_room import max_sessions
 from shoal.engine.interface import EngineLimits
 
 
@@ -25,13 +26,14 @@ class Capacity:
 
     @classmethod
     def smallest(cls, limits: Iterable[EngineLimits], journal_bytes: int) -> Capacity:
-        """The capacity of a pipeline of such stages, whose journals may each take `journal_bytes`."""
+        """The capacity of a pipeline of such stages, whose journals may each take `journal_bytes`: as many
+        sequences as have room there with their journals cut as far as may be."""
         stages = list(limits)
-        # The last stage journals no rows, but it may become a middle one: count it like the others.
-        journal_tokens = min(journal_bytes // (4 * stage.row_width_out) for stage in stages)
+        # The last stage journals no rows, but counting it like the others keeps capacity the same for all.
+        journals = [max_sessions(journal_bytes, 4 * s.row_width_out, s.max_batch_tokens) for s in stages]
         return cls(
-            cells=min(journal_tokens, *(stage.cells for stage in stages)),
-            sequences=min(stage.max_sequences for stage in stages),
+            cells=min(stage.cells for stage in stages),
+            sequences=min(*journals, *(stage.max_sequences for stage in stages)),
             batch_tokens=min(stage.max_batch_tokens for stage in stages),
             row_bytes=max(4 * stage.row_width_out for stage in stages),
         )

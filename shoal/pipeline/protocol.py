@@ -496,11 +496,12 @@ class DriverCore:
             return
         if pull.attempt != session.attempt or not 0 <= pull.start < session.sent:
             return
+        window = min(pull.window, REFILL_WINDOW_TOKENS)
         if pull.exact:
-            lengths = session.chunks_from(pull.start, REFILL_WINDOW_TOKENS)
+            lengths = session.chunks_from(pull.start, window)
         else:
             count = min(pull.stop, session.sent) - pull.start
-            lengths = even_chunks(min(count, REFILL_WINDOW_TOKENS), self.admission.capacity.batch_tokens)
+            lengths = even_chunks(min(count, window), self.admission.capacity.batch_tokens)
         tokens = tuple(session.tokens[pull.start : pull.start + sum(lengths)])
         epoch = 0 if self._placement is None else self._placement.epoch
         refill = Refill(epoch, pull.session, pull.attempt, pull.start, tokens, lengths, DRIVER)

@@ -33,7 +33,8 @@ class VirtualCluster:
     ranges: layers of each stage, placed on the first machines, one each. num_nodes: machines in
     all, each with room for workers_per_node slices; or nodes, named, with the bytes that each may
     hold, and slice_bytes, which a slice takes. make_engine: an engine for a layer range. compute_s:
-    how long a batch takes. env: the clock, shared where several clusters are.
+    how long a batch takes. env: the clock, shared where several clusters are. journal_bytes: what each worker
+    may journal.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class VirtualCluster:
         compute_s: BatchTime = time_by_tokens,
         ended: Callable[[Answer], None] = lambda answer: None,
         env: simpy.Environment | None = None,
+        journal_bytes: int = 1 << 30,
     ) -> None:
         self.env = env or simpy.Environment()
         self.network = VirtualNetwork(self.env, random.Random(seed), faults or NetworkFaults(), links)
@@ -63,6 +65,7 @@ class VirtualCluster:
         self._make_engine = make_engine
         self._num_layers = ranges[-1].end
         self._compute_s = compute_s
+        self._journal_bytes = journal_bytes
         self._incarnation = count()
         if nodes is None:
             names = [NodeId(f"n{number}") for number in range(max(num_nodes or 0, len(ranges)))]
@@ -75,6 +78,7 @@ class VirtualCluster:
             load_s=load_s if callable(load_s) else _always(load_s),
             n_ctx=n_ctx,
             driver=config,
+            journal_bytes=journal_bytes,
         )
         self.head = VirtualHead(
             self.env, self.network, head_config, vocabulary, list(nodes), self.start_worker, ended
@@ -92,7 +96,9 @@ class VirtualCluster:
         name = WorkerId(f"{node}-{layers.start}-{next(self._incarnation)}")
         info = WorkerInfo(name, node, layers, NOWHERE, 0, 0)
         engine = self._make_engine(layers)
-        worker = VirtualWorker(self.env, self.network, info, engine, self._num_layers, self._compute_s)
+        worker = VirtualWorker(
+            self.env, self.network, info, engine, self._num_layers, self._compute_s, self._journal_bytes
+        )
         self.workers.append(worker)
         return worker
 
@@ -113,6 +119,13 @@ class VirtualCluster:
             if self.env.now > limit_s:
                 raise TimeoutError(f"after {limit_s} virtual s: {self.head.describe()}")
             self.env.run(until=self.env.now + 0.5)
+            self._check_journals()
+
+    def _check_journals(self) -> None:
+        for worker in self.head.live:
+            used = worker.core.journal_bytes
+            if used > self._journal_bytes:
+                raise AssertionError(f"{worker.info.worker} journals {used} of {self._journal_bytes} bytes")
 
     def is_empty(self) -> bool:
         """Whether no queue, session or reservation is left anywhere."""

@@ -51,7 +51,8 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class HeadConfig:
     """ranges: layers of each stage. survive: as in control/recovery.py. node_bytes: what a machine
-    may hold; slice_bytes: what a slice takes. load_s: seconds until a fresh worker has its layers."""
+    may hold; slice_bytes: what a slice takes. load_s: seconds until a fresh worker has its layers.
+    journal_bytes: what each worker may journal."""
 
     ranges: tuple[LayerRange, ...]
     survive: int
@@ -60,6 +61,7 @@ class HeadConfig:
     load_s: Callable[[LayerRange], float]
     n_ctx: int
     driver: DriverConfig
+    journal_bytes: int
 
 
 class VirtualHead:
@@ -212,7 +214,7 @@ class VirtualHead:
         if decision.placement is not None and decision.placement != self.placement:
             self.placement = decision.placement
             limits = [self._live[w.worker].engine.limits for w in decision.placement.workers]
-            capacity = Capacity.smallest(limits, journal_bytes=1 << 30)
+            capacity = Capacity.smallest(limits, journal_bytes=self._config.journal_bytes)
             self.driver.set_placement(decision.placement, capacity, self._env.now)
         for leaving, successor in decision.hand_overs:
             if leaving.worker not in self._handing:

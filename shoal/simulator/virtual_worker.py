@@ -36,6 +36,7 @@ class VirtualWorker:
         engine: Engine,
         num_layers: int,
         compute_s: BatchTime,
+        journal_bytes: int,
     ) -> None:
         self.info = info
         self.engine = engine
@@ -47,6 +48,7 @@ class VirtualWorker:
             is_last=info.layers.end == num_layers,
             limits=engine.limits,
             retry_after_s=0.4,
+            journal_bytes=journal_bytes,
         )
         self._env = env
         self._network = network

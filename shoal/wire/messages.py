@@ -70,7 +70,8 @@ class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
     """A successor asks for a session's input for `[start, stop)`. Answered by `Refill`, in windows.
 
     exact: in the chunks that it was first computed in, for the same low bits; otherwise in chunks
-    as long as a batch, which is faster.
+    as long as a batch, which is faster. window: more tokens than that are not wanted at once, but for a
+    whole chunk.
     """
 
     epoch: int
@@ -80,6 +81,7 @@ class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
     stop: int
     sender: str
     exact: bool = True
+    window: int = 1024
 
 
 class Refill(msgspec.Struct, frozen=True, array_like=True, tag="refill"):
@@ -162,7 +164,8 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
     (`state_bytes`, padded to a multiple of 4), then the journal's rows.
 
     tokens: those held. lengths: the chunks they were computed in. drawn: position, token picked for
-    it, and its logprobs where the session asks for them.
+    it, and its logprobs where the session asks for them. journal_from: where its rows begin; 0 unless it
+    was cut.
     """
 
     session: int
@@ -173,6 +176,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
     drawn: tuple[tuple[int, int, Logprobs | None], ...]
     state_bytes: int
     sender: str
+    journal_from: int = 0
 
 
 class StateTaken(msgspec.Struct, frozen=True, array_like=True, tag="state_taken"):
@@ -296,7 +300,9 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     """Answered by a thread that never computes.
 
     progress: moves while a batch is being computed. computing_step: None when idle.
-    protocol: PROTOCOL_VERSION of the worker.
+    protocol: PROTOCOL_VERSION of the worker. journal_bytes: what all journals take now. cut_journals:
+    sessions whose journal has only the last rows. journal_cuts, long_pulls: how often a journal had to give
+    way, and how often that made a session be computed again here.
     """
 
     nonce: int
@@ -307,6 +313,10 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     computing_step: int | None
     progress: int
     sessions: int
+    journal_bytes: int = 0
+    cut_journals: int = 0
+    journal_cuts: int = 0
+    long_pulls: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

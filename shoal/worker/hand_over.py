@@ -50,10 +50,13 @@ class HandOver:
         flat = np.empty(0, np.float32) if payload is None else payload.reshape(-1)
         blob_floats = -(-state.state_bytes // 4)
         num_tokens = len(state.tokens)
-        if flat.size != blob_floats + num_tokens * self._row_width or sum(state.lengths) != num_tokens:
+        num_rows = num_tokens - state.journal_from
+        if num_rows < 0 or sum(state.lengths) != num_tokens:
+            return
+        if flat.size != blob_floats + num_rows * self._row_width:
             return
         blob = flat[:blob_floats].tobytes()[: state.state_bytes]
-        rows = flat[blob_floats:].reshape(num_tokens, self._row_width) if self._row_width else None
+        rows = flat[blob_floats:].reshape(num_rows, self._row_width) if self._row_width else None
         self._to_restore.append((state, blob, rows))
 
     def next_job(self, predecessor: WorkerId) -> StateJob | None:
@@ -99,6 +102,7 @@ class HandOver:
     def _send(self, residency: Residency, to: WorkerId, blob: bytes) -> None:
         assert residency.opened is not None
         lengths = residency.journal.chunks_from(0, residency.held)
+        journal_from = residency.journal.first_whole_chunk()
         state = State(
             residency.session,
             residency.attempt,
@@ -108,9 +112,10 @@ class HandOver:
             tuple((at, drawn.token, drawn.logprobs) for at, drawn in residency.drawn.items()),
             len(blob),
             self._outbox.worker,
+            journal_from,
         )
         padded = blob + bytes(-len(blob) % 4)
-        rows = residency.journal.read(0, residency.held)
+        rows = residency.journal.read(journal_from, residency.held)
         payload = np.concatenate([np.frombuffer(padded, np.float32), rows.reshape(-1)])
         self._outbox.send(to, state, payload.reshape(-1, 1))
 
@@ -119,8 +124,9 @@ class HandOver:
         position = 0
         for length in state.lengths:
             tokens = state.tokens[position : position + length]
-            part = None if rows is None else rows[position : position + length]
-            residency.advance(tokens, part, None)
+            begin = position - state.journal_from
+            part = None if rows is None or begin < 0 else rows[begin : begin + length]
+            self._sessions.advance(residency, tokens, part, None)
             position += length
         residency.drawn.update({at: Drawn(token, logprobs) for at, token, logprobs in state.drawn})
         residency.pull = None

@@ -45,6 +45,7 @@ from shoal.worker.residency_table import ResidencyTable
 
 MAX_QUEUED_TASKS = 256  # far above any driver's steps in flight; past it a task is dropped and sent again
 MAX_FAILURES = 3
+UNBOUNDED_BYTES = 1 << 62
 HAND_OVER_PATIENCE_S = 10.0  # for sessions that a leaving worker sends, before they are pulled
 
 _NO_TASK = Task(Step(0, 0, DRIVER, (), ()), [], 0.0, forward=False)
@@ -56,7 +57,7 @@ class WorkerCore:
     Feed it with `receive`, `finish` and `tick`, which is also due at `next_due_s`; take `next_job`
     whenever the engine is free, and `take_sends` after every call. predecessor: who is asked for
     missing input of a session of which no entry has come yet. retry_after_s: patience for a pull or
-    an open.
+    an open. journal_bytes: what all journals may take together.
     """
 
     def __init__(
@@ -68,19 +69,21 @@ class WorkerCore:
         limits: EngineLimits,
         predecessor: WorkerId = DRIVER,
         retry_after_s: float = 2.0,
+        journal_bytes: int = UNBOUNDED_BYTES,
     ) -> None:
         self.worker = worker
         self.predecessor = predecessor
         self.last_step_received = 0
         self.tasks_dropped = 0
+        self.num_long_pulls = 0  # sessions computed again because of a journal that was cut
         self._is_last = is_last
         self._limits = limits
         self._width_in = None if is_first else limits.row_width_in
         self._queue: deque[Task] = deque()
         self._outbox = Outbox(worker)
         self._acknowledgements = Acknowledgements(worker)
-        self._sessions = ResidencyTable(limits, 0 if is_last else limits.row_width_out)
-        self._pulling = Pulling(self._outbox, self._queue, limits.max_batch_tokens, retry_after_s)
+        self._sessions = ResidencyTable(limits, 0 if is_last else limits.row_width_out, journal_bytes)
+        self._pulling = Pulling(self._outbox, self._queue, self._sessions.budget, retry_after_s)
         self._feeds: tuple[WorkerId, ...] = ()
         self._handing = HandOver(self._outbox, self._sessions, 0 if is_last else limits.row_width_out)
 
@@ -107,6 +110,16 @@ class WorkerCore:
         """When `tick` must be called, if nothing comes before; None where its usual time will do."""
         return self._acknowledgements.next_due_s
 
+    @property
+    def num_cut_journals(self) -> int:
+        """Sessions of which the journal has only the last rows."""
+        return sum(residency.journal.is_cut for residency in self._sessions)
+
+    @property
+    def num_journal_cuts(self) -> int:
+        """How often a journal had to give way, so far."""
+        return self._sessions.num_cuts
+
     def take_peers(self, peers: Peers, now_s: float) -> None:
         """Know the placement of a new epoch; steps of older ones are dropped from now on.
 
@@ -121,6 +134,7 @@ class WorkerCore:
         self._feeds = tuple(WorkerId(worker) for worker in peers.feeds)
         self._pulling.awaits_states_until_s = now_s + HAND_OVER_PATIENCE_S if peers.awaits_states else 0.0
         for residency in self._sessions:
+            residency.successor_held = None
             if awaited or residency.predecessor != self.predecessor:
                 residency.predecessor = self.predecessor
                 self._pulling.ask_again(residency, now_s)
@@ -156,6 +170,8 @@ class WorkerCore:
 
     def next_job(self, now_s: float) -> Job | StateJob | None:
         """The next work for the engine, or None. Call it only while the engine is free."""
+        for residency in self._pulling.take_unanswerable():
+            self._start_over(residency, now_s)
         state_job = self._handing.next_job(self.predecessor)
         if state_job is not None:
             return state_job
@@ -236,9 +252,20 @@ class WorkerCore:
         if self._sessions.is_closed(pull.session) or pull.start < 0:
             return
         residency = self._sessions.find_or_add(pull.session, self.predecessor)
-        answered = self._pulling.add_waiter(residency, pull)
+        answered = self._pulling.add_waiter(residency, pull, now_s)
         if not answered and residency.opened is not None and not self._expects(residency):
             self._pulling.pull(residency, pull.stop, now_s)
+
+    def _start_over(self, residency: Residency, now_s: float) -> None:
+        """Rows are asked for that the journal has no more. State without its journal does not count as
+        held: the session is pulled anew. Only while the engine is free."""
+        if self._sessions.get(residency.session) is not residency:
+            return
+        self.num_long_pulls += 1
+        self._sessions.lose(residency)
+        self._pulling.drop_queued(residency)
+        for waiter in residency.waiters.values():
+            self._pulling.pull(residency, waiter.stop, now_s)
 
     def _expects(self, residency: Residency) -> bool:
         """Whether something that is queued or asked for already will move this session on."""
@@ -317,6 +344,8 @@ class WorkerCore:
             return None
         if self._lacks_draw(residency, entry):
             self._sessions.lose(residency)
+        elif entry.start < min(residency.held, residency.journal.first) and task.forward:
+            self._start_over(residency, now_s)
         if entry.start > residency.held:
             if task.forward:
                 self._pulling.park(residency, task, part)
@@ -356,7 +385,7 @@ class WorkerCore:
             chunk, residency = job.chunks[planned.chunk], planned.residency
             count = len(chunk.tokens)
             rows = None if outcome.rows is None else outcome.rows[offset : offset + count]
-            residency.advance(chunk.tokens, rows, outcome.drawn_behind(planned.chunk))
+            self._sessions.advance(residency, chunk.tokens, rows, outcome.drawn_behind(planned.chunk))
             offset += count
 
     def _send_on(self, task: Task, planned: list[Planned], outcome: Computed | None) -> None:
@@ -365,6 +394,10 @@ class WorkerCore:
             return  # a hot standby is fed: what it computed stays here until it takes over
         if self._is_last:
             self._outbox.send(DRIVER, Result(step.epoch, step.step_id, self.worker, outputs(planned)))
+            return
+        # A journal may have been cut for what was computed beside it: then the entry comes again.
+        planned = [p for p in planned if p.part.entry.start >= p.residency.journal.first]
+        if not planned:
             return
         opens = tuple(o for o in step.opens if self._sessions.get(o.session) is not None)
         entries = tuple(p.part.entry for p in planned)

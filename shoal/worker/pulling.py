@@ -12,23 +12,26 @@ from collections import deque
 from shoal.core.chunks import even_chunks
 from shoal.core.placement import DRIVER, WorkerId
 from shoal.wire.messages import Entry, NeedOpen, Pull, Refill, Refused, Step
+from shoal.worker.journal_budget import JournalBudget
 from shoal.worker.outbox import Outbox
 from shoal.worker.residency import Part, PullInProgress, Residency, Task, Waiter
 
 MAX_PARKED_PARTS = 64
 MAX_PULL_TRIES = 20
 MAX_OPEN_TRIES = 20
-REFILL_WINDOW_TOKENS = 1024  # 6 MiB of rows at a width of 1,536
 
 
 class Pulling:
     """queue: the worker's tasks; what was parked or pulled goes to its front, since entries behind
-    it would only be parked again. retry_after_s: patience for an answer."""
+    it would only be parked again. budget: of the journals. retry_after_s: patience for an answer."""
 
-    def __init__(self, outbox: Outbox, queue: deque[Task], batch_tokens: int, retry_after_s: float) -> None:
+    def __init__(
+        self, outbox: Outbox, queue: deque[Task], budget: JournalBudget, retry_after_s: float
+    ) -> None:
         self.epoch = 0
         self.awaits_states_until_s = 0.0  # what a leaving worker will send is not pulled before
-        self._batch_tokens = batch_tokens
+        self._budget = budget
+        self._unanswerable: list[Residency] = []
         self.parts_dropped = 0
         self._outbox = outbox
         self._queue = queue
@@ -65,6 +68,13 @@ class Pulling:
         residency.pull.queued_parts = len(parts)
         step = Step(refill.epoch, 0, refill.sender, (), ())
         self._queue.extendleft(Task(step, [part], now_s, forward=False) for part in reversed(parts))
+
+    def drop_queued(self, residency: Residency) -> None:
+        """What was pulled and has not been computed is of no use any more."""
+        residency.pull = None
+        useful = [t for t in self._queue if t.forward or t.parts[0].entry.session != residency.session]
+        self._queue.clear()
+        self._queue.extend(useful)
 
     def part_done(self, residency: Residency, now_s: float) -> None:
         """A pulled part has left the queue, computed or not; behind the last comes the next pull."""
@@ -109,6 +119,9 @@ class Pulling:
         if residency.held >= pull.stop:
             residency.pull = None
             return
+        if self._must_hold_back(residency, pull, now_s):
+            pull.deadline_s = now_s + self._retry_after_s
+            return
         pull.tries += 1
         me = self._outbox.worker
         if pull.tries > MAX_PULL_TRIES:
@@ -118,32 +131,71 @@ class Pulling:
             return
         pull.deadline_s = now_s + self._retry_after_s
         exact = residency.opened is None or residency.opened.exact_replay
-        message = Pull(self.epoch, residency.session, residency.attempt, residency.held, pull.stop, me, exact)
+        message = Pull(
+            self.epoch,
+            residency.session,
+            residency.attempt,
+            residency.held,
+            pull.stop,
+            me,
+            exact,
+            self._budget.window_tokens,
+        )
         self._outbox.send(residency.predecessor, message)
+
+    def _must_hold_back(self, residency: Residency, pull: PullInProgress, now_s: float) -> bool:
+        """Whether a successor that pulls this session is so far behind that a journal which is cut might
+        not reach back to it any more. Not for ever: it may be gone."""
+        if residency.successor_held is None:
+            return False
+        if pull.is_held_back and pull.deadline_s <= now_s:
+            residency.successor_held = None
+        elif residency.held - residency.successor_held > self._budget.window_tokens:
+            pull.is_held_back = True
+            return True
+        pull.is_held_back = False
+        return False
 
     # ------------------------------------------------------------ as the one who is asked
 
-    def add_waiter(self, residency: Residency, pull: Pull) -> bool:
-        """A successor asks. True when it was answered at once, False when it must wait."""
+    def add_waiter(self, residency: Residency, pull: Pull, now_s: float) -> bool:
+        """A successor asks. True when it was answered, or will be when the session has started over;
+        False when it must wait for what is not held."""
         requester = WorkerId(pull.sender)
-        residency.waiters[requester] = Waiter(pull.attempt, pull.start, pull.stop, pull.exact)
+        residency.waiters[requester] = Waiter(pull.attempt, pull.start, pull.stop, pull.exact, pull.window)
+        residency.successor_held = pull.start
+        if residency.pull is not None and residency.pull.is_held_back:
+            residency.pull.is_held_back = False
+            self._send_pull(residency, residency.pull, now_s)
         self.serve(residency)
-        return requester not in residency.waiters
+        return requester not in residency.waiters or residency in self._unanswerable
 
     def serve(self, residency: Residency) -> None:
         """Answer the successors whose positions have been computed."""
         for requester, waiter in list(residency.waiters.items()):
-            if waiter.attempt == residency.attempt and waiter.start < residency.held:
+            if waiter.attempt != residency.attempt or waiter.start >= residency.held:
+                continue
+            if waiter.start >= residency.journal.first:
                 del residency.waiters[requester]
                 self._send_refill(residency, requester, waiter)
+            elif residency not in self._unanswerable:
+                self._unanswerable.append(residency)
+
+    def take_unanswerable(self) -> list[Residency]:
+        """Sessions that successors ask for farther back than their journals reach; each once."""
+        unanswerable, self._unanswerable = self._unanswerable, []
+        return unanswerable
 
     def _send_refill(self, residency: Residency, to: WorkerId, waiter: Waiter) -> None:
+        window = min(waiter.window, self._budget.window_tokens)
         if waiter.exact:
-            lengths = residency.journal.chunks_from(waiter.start, REFILL_WINDOW_TOKENS)
+            lengths = residency.journal.chunks_from(waiter.start, window)
         else:
             count = min(residency.held, waiter.stop) - waiter.start
-            lengths = even_chunks(min(count, REFILL_WINDOW_TOKENS), self._batch_tokens)
+            lengths = even_chunks(min(count, window), self._budget.chunk_tokens)
         stop = waiter.start + sum(lengths)
+        if stop >= waiter.stop:
+            residency.successor_held = None
         refill = Refill(
             self.epoch,
             residency.session,

@@ -39,22 +39,25 @@ class Task:
 
 @dataclass(slots=True)
 class PullInProgress:
-    """Waiting for the predecessor to send this session's input up to `stop`."""
+    """Waiting for the predecessor to send this session's input up to `stop`. is_held_back: not asked for
+    more, so that a successor can come after."""
 
     stop: int
     deadline_s: float
     tries: int = 0
     queued_parts: int = 0
+    is_held_back: bool = False
 
 
 @dataclass(slots=True)
 class Waiter:
-    """A successor that asked for outputs which are not there yet."""
+    """A successor that asked for outputs which are not there yet. window: tokens that it takes at once."""
 
     attempt: int
     start: int
     stop: int
     exact: bool
+    window: int
 
 
 @dataclass(slots=True)
@@ -64,7 +67,8 @@ class Residency:
     tokens: ids of all positions held; their number is what DESIGN calls `held`. drawn: on the
     last stage, what was picked for each position. opened: None until the driver's `Open` came.
     failures: computations lost in a row, by the position that they began at; bounded, so that one
-    bad session cannot spin.
+    bad session cannot spin. successor_held: what a successor held that pulls this session and has not
+    all of it yet: it is not to be left behind farther than the journal reaches.
     """
 
     session: int
@@ -81,6 +85,7 @@ class Residency:
     pull: PullInProgress | None = None
     waiters: dict[WorkerId, Waiter] = field(default_factory=dict)
     failures: dict[int, int] = field(default_factory=dict)
+    successor_held: int | None = None
 
     @property
     def held(self) -> int:

@@ -6,22 +6,28 @@ Pure. What must be done to the engine before its next batch is collected in `ops
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shoal.core.placement import WorkerId
-from shoal.engine.interface import EngineLimits
+from shoal.engine.interface import Drawn, EngineLimits, Rows
 from shoal.wire.messages import Entry, Live, Open
 from shoal.worker.job import ClearSeq, TrimSeq
 from shoal.worker.journal import Journal
+from shoal.worker.journal_budget import JournalBudget
 from shoal.worker.residency import Residency
 
 CLOSED_REMEMBERED = 4096
 
 
 class ResidencyTable:
-    """journal_width: of the rows that this stage sends on, 0 on the last stage."""
+    """journal_width: of the rows that this stage sends on, 0 on the last stage. journal_bytes: what all
+    journals may take together. num_cuts: how often one had to give way."""
 
-    def __init__(self, limits: EngineLimits, journal_width: int) -> None:
+    def __init__(self, limits: EngineLimits, journal_width: int, journal_bytes: int) -> None:
+        self.budget = JournalBudget.of(
+            journal_bytes, 4 * journal_width, limits.max_batch_tokens, limits.max_sequences
+        )
+        self.num_cuts = 0
         self._limits = limits
         self._journal_width = journal_width
         self._sessions: dict[int, Residency] = {}
@@ -54,6 +60,14 @@ class ResidencyTable:
         """Give a session its parameters, and a journal as long as its reservation."""
         residency.opened = opened
         residency.journal = Journal(self._journal_width, opened.reserved_tokens)
+
+    def advance(
+        self, residency: Residency, tokens: Sequence[int], rows: Rows | None, drawn: Drawn | None
+    ) -> None:
+        """A session holds the next positions too, and its journal their rows."""
+        if rows is not None:
+            self.num_cuts += self.budget.make_room(residency, len(tokens), self._sessions.values())
+        residency.advance(tokens, rows, drawn)
 
     def take_seq(self, residency: Residency) -> bool:
         """Make sure that an opened session sits on the engine sequence that the driver gave it;

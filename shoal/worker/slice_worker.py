@@ -77,7 +77,11 @@ class SliceWorker:
                 raise ClusterError(f"Worker {config.worker} was stopped while it loaded.")
             self._engine: Engine = engine
             self._core = WorkerCore(
-                config.worker, is_first=config.is_first, is_last=config.is_last, limits=engine.limits
+                config.worker,
+                is_first=config.is_first,
+                is_last=config.is_last,
+                limits=engine.limits,
+                journal_bytes=config.journal_bytes,
             )
             self._secure = SecureContext()
             undo.callback(self._secure.close)
@@ -221,4 +225,8 @@ class SliceWorker:
             job.task.step.step_id if isinstance(job, Job) else None,
             self._engine.progress,
             self._core.num_sessions,
+            self._core.journal_bytes,
+            self._core.num_cut_journals,
+            self._core.num_journal_cuts,
+            self._core.num_long_pulls,
         )

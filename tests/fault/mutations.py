@@ -218,6 +218,30 @@ MUTATIONS = (
         "is_complete = leaving.expected is not None and any(",
     ),
     Mutation(
+        "a journal that is full gives way",
+        "shoal/worker/residency_table.py",
+        "            self.num_cuts += self.budget.make_room(residency, len(tokens), self._sessions.values())",
+        "            pass",
+    ),
+    Mutation(
+        "state without its journal is not held",
+        "shoal/worker/protocol.py",
+        "        self.num_long_pulls += 1\n        self._sessions.lose(residency)",
+        "        self.num_long_pulls += 1",
+    ),
+    Mutation(
+        "who is asked for rows that were cut starts over",
+        "shoal/worker/pulling.py",
+        "                self._unanswerable.append(residency)",
+        "                pass",
+    ),
+    Mutation(
+        "who is asked stays within reach of who asks",
+        "shoal/worker/pulling.py",
+        "            pull.is_held_back = True\n            return True",
+        "            pass",
+    ),
+    Mutation(
         "a loss is told to the driver",
         "shoal/control/keeper.py",
         "            return\n        self._driver.lose_worker(worker)",

@@ -12,10 +12,11 @@ from collections.abc import Callable
 import pytest
 
 from shoal.core.errors import NodeLost, NotReady
+from shoal.core.journal_room import least_session_bytes
 from shoal.core.placement import DRIVER, NodeId
 from shoal.core.sequence import Finished, GenerateRequest, SamplingParams
 from shoal.core.specs import LayerRange
-from shoal.engine.digest_engine import DigestEngine
+from shoal.engine.digest_engine import ROW_WIDTH, DigestEngine
 from shoal.simulator.virtual_cluster import VirtualCluster
 from shoal.simulator.virtual_network import NetworkFaults, Process
 from tests.support.digest_reference import NumberVocabulary, digest_answer
@@ -26,9 +27,13 @@ VOCABULARY = NumberVocabulary(frozenset({7, 8, 9}))
 SEEDS = int(os.environ.get("SHOAL_FAULT_SEEDS", "2000"))
 
 
-def _engines(rng: random.Random) -> Callable[[LayerRange], DigestEngine]:
+def _engines(rng: random.Random) -> tuple[Callable[[LayerRange], DigestEngine], int]:
+    """How engines are made, and what their workers may journal: plenty, or hardly anything."""
     cells = rng.choice([200, 400, 2000])
     max_sequences = rng.choice([2, 5, 16])
+    batch_tokens = rng.choice([4, 4, 12, 32])
+    least_bytes = max_sequences * least_session_bytes(4 * ROW_WIDTH, batch_tokens)
+    journal_bytes = rng.choice([1 << 30, least_bytes // 2, least_bytes, 2 * least_bytes])
     mixes, trims = rng.random() < 0.7, rng.random() < 0.5
 
     def make_engine(layers: LayerRange) -> DigestEngine:
@@ -38,21 +43,23 @@ def _engines(rng: random.Random) -> Callable[[LayerRange], DigestEngine]:
             n_vocab=N_VOCAB,
             cells=cells,
             max_sequences=max_sequences,
-            max_batch_tokens=32,
+            max_batch_tokens=batch_tokens,
             mixes_chunks=mixes,
             can_trim=trims,
         )
 
-    return make_engine
+    return make_engine, journal_bytes
 
 
 def _random_cluster(seed: int, rng: random.Random) -> VirtualCluster:
     num_stages = rng.randint(1, 9)
     cuts = sorted(rng.sample(range(1, NUM_LAYERS), num_stages - 1))
+    make_engine, journal_bytes = _engines(rng)
     return VirtualCluster(
         seed=seed,
         ranges=[LayerRange(start, end) for start, end in itertools.pairwise([0, *cuts, NUM_LAYERS])],
-        make_engine=_engines(rng),
+        make_engine=make_engine,
+        journal_bytes=journal_bytes,
         vocabulary=VOCABULARY,
         n_ctx=160,
         num_nodes=num_stages + rng.randint(0, 3),

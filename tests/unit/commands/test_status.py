@@ -30,6 +30,19 @@ def test_workers_are_shown_with_pid_slice_and_milliseconds(gateway: RunningGatew
     assert "2 active, 1 waiting" in result.stdout
 
 
+def test_how_full_journals_are_is_shown_and_what_it_means_when_some_were_cut(gateway: RunningGateway) -> None:
+    current = gateway.view.current
+    assert "Journals" not in run(gateway.url).stdout  # a head that says nothing of them
+    used = replace(current.workers[0], journal_bytes=3 * 2**20)
+    gateway.view.current = replace(current, workers=(used, current.workers[1]), journal_limit_bytes=2**26)
+    shown = run(gateway.url).stdout
+    assert "Journals: 3.0 of 64 MiB used on the fullest worker." in shown
+    assert "Cut for want" not in shown
+    cut = replace(used, cut_journals=2)
+    gateway.view.current = replace(gateway.view.current, workers=(cut, current.workers[1]))
+    assert "Cut for want of room: 2 of its sessions" in run(gateway.url).stdout
+
+
 def test_a_worker_without_steps_has_no_milliseconds(gateway: RunningGateway) -> None:
     last = next(line for line in run(gateway.url).stdout.splitlines() if "4712" in line)
     assert last.split()[6:8] == ["-", "-"]

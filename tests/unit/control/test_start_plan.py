@@ -89,9 +89,17 @@ def test_invariant_mode_has_as_many_sequences_as_default_modes_memory_holds(
 def test_the_memory_that_invariant_mode_needs_counts_its_own_caches(config: ServeConfig) -> None:
     spec = make_start_plan(config, ignore).spec
     f16_bytes = spec.slice_kv_bytes_per_token(LayerRange(0, 6))
-    need = start_plan.cache_need(1000, 16 * 1000, 16, invariant=True)
+    need = start_plan.cache_need(1000, 16 * 1000, 16, 2**29, invariant=True)
     # 1,001 cells of a sequence are rounded up to 1,024; a Q8_0 block of 32 values takes 34 bytes.
     assert need.cells * need.bytes_per_f16_byte * f16_bytes == 16 * 1024 * f16_bytes / 64 * 34
+
+
+def test_a_journal_without_room_for_one_request_is_refused(config: ServeConfig) -> None:
+    one_mib = make_start_plan(replace(config, journal_bytes=2**20), ignore)
+    assert one_mib.journal_bytes == one_mib.cache_need.journal_bytes == 2**20
+    with pytest.raises(ConfigError, match="has no room for one request") as caught:
+        make_start_plan(replace(config, journal_bytes=2**10), ignore)
+    assert "--journal-mib 1 " in str(caught.value.next_step)
 
 
 def test_a_model_whose_heads_fit_no_q8_0_blocks_is_refused_in_invariant_mode(

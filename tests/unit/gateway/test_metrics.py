@@ -60,6 +60,19 @@ def test_the_cluster_is_shown_as_the_status_has_it(gateway: RunningGateway) -> N
     assert value(samples, "shoal_worker_step_seconds", **worker, part="compute") == 0.00325
 
 
+def test_journals_are_shown_with_what_a_full_one_has_led_to(gateway: RunningGateway) -> None:
+    status = gateway.view.current
+    full = replace(status.workers[0], journal_bytes=900, cut_journals=2, journal_cuts=7, long_pulls=1)
+    gateway.view.current = replace(status, workers=(full, status.workers[1]), journal_limit_bytes=1000)
+    samples = scrape(gateway)
+    worker = {"stage": "0", "node": "node-1", "worker": "w-1", "role": "stage"}
+    assert value(samples, "shoal_journal_limit_bytes") == 1000
+    assert value(samples, "shoal_worker_journal_bytes", **worker) == 900
+    assert value(samples, "shoal_worker_cut_journals", **worker) == 2
+    assert value(samples, "shoal_worker_journal_cuts_total", **worker) == 7
+    assert value(samples, "shoal_worker_long_pulls_total", **worker) == 1
+
+
 def test_losses_are_shown_by_what_took_over(gateway: RunningGateway) -> None:
     loss = gateway.view.current.losses[0]
     stuck = replace(loss, rung=None, stall_s=None, end="open")

@@ -79,7 +79,9 @@ def test_the_widest_row_is_what_a_hop_may_have_to_carry() -> None:
     assert Capacity.smallest(stages, journal_bytes=1 << 30).row_bytes == 256
 
 
-def test_what_may_be_journaled_limits_the_cells_too() -> None:
+def test_as_many_sequences_come_in_as_have_room_in_a_journal_that_is_cut() -> None:
     # 64 bytes a token on one stage and 256 on the other, which is the wider one.
     stages = [_limits(), _limits(row_width_out=64)]
-    assert Capacity.smallest(stages, journal_bytes=256 * 70 + 255).cells == 70
+    least_bytes = 4 * 64 * 256  # four chunks
+    capacity = Capacity.smallest(stages, journal_bytes=3 * least_bytes + 255)
+    assert (capacity.sequences, capacity.cells) == (3, 1000)

@@ -100,6 +100,7 @@ class OneWorker:
         can_trim: bool = True,
         mixes_chunks: bool = True,
         fails: Callable[[Sequence[Chunk]], bool] | None = None,
+        journal_bytes: int = 1 << 30,
     ) -> None:
         self.engine = RecordingEngine(
             LAYERS[place],
@@ -124,6 +125,7 @@ class OneWorker:
             limits=self.engine.limits,
             predecessor=self.sender,
             retry_after_s=RETRY_S,
+            journal_bytes=journal_bytes,
         )
         self.now_s = 0.0
         self.sent: list[Send] = []

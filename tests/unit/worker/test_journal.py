@@ -93,3 +93,51 @@ def test_a_journal_without_rows_keeps_the_lengths_only() -> None:
     journal.append(2, None)
     assert (journal.length, journal.allocated_bytes, journal.chunks_from(0, 100)) == (5, 0, (3, 2))
     assert journal.read(1, 4).shape == (3, 0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.just("append"), st.integers(1, 20))
+        | st.tuples(st.just("trim"), st.integers(1, 300))
+        | st.tuples(st.just("cut"), st.just(0)),
+        max_size=40,
+    )
+)
+def test_a_cut_journal_has_at_least_its_last_rows_in_bounded_memory(changes: list[tuple[str, int]]) -> None:
+    journal, kept, chunk = Journal(WIDTH, CAPACITY), 50, 20
+    length = 0
+    for what, number in changes:
+        if what == "append" and length + number <= CAPACITY:
+            journal.append(number, _rows(length, number))
+            length += number
+        elif what == "trim":
+            length = min(length, number)
+            journal.trim(number)
+        elif what == "cut":
+            journal.cut(kept, chunk)
+        assert journal.length == length
+        assert journal.first <= length
+        assert journal.first == 0 or journal.is_cut
+        np.testing.assert_array_equal(
+            journal.read(journal.first, length), _rows(journal.first, length - journal.first)
+        )
+        assert sum(journal.chunks_from(0, CAPACITY)) == length
+    if journal.is_cut:
+        assert journal.allocated_bytes == (kept + chunk) * WIDTH * 4
+
+
+def test_appending_to_a_cut_journal_loses_no_row_too_soon() -> None:
+    journal = Journal(WIDTH, CAPACITY)
+    journal.append(100, _rows(0, 100))
+    journal.cut(50, 20)
+    for start in range(100, 300, 20):
+        journal.append(20, _rows(start, 20))
+        assert start + 20 - journal.first >= 50
+
+
+def test_a_journal_that_is_forgotten_begins_anew_uncut() -> None:
+    journal = Journal(WIDTH, CAPACITY)
+    journal.append(100, _rows(0, 100))
+    journal.cut(50, 20)
+    journal.trim(0)
+    assert (journal.first, journal.is_cut) == (0, False)

@@ -29,7 +29,7 @@ LIMITS = EngineLimits(
 
 @pytest.fixture
 def table() -> ResidencyTable:
-    return ResidencyTable(LIMITS, journal_width=4)
+    return ResidencyTable(LIMITS, journal_width=4, journal_bytes=1 << 20)
 
 
 def _opened(table: ResidencyTable, session: int, slot: int) -> Residency:
@@ -79,7 +79,7 @@ def test_a_closed_session_leaves_its_slot_clean(table: ResidencyTable) -> None:
 def test_no_two_sessions_ever_share_a_sequence_and_every_left_one_is_cleared(
     changes: list[tuple[str, int]],
 ) -> None:
-    table = ResidencyTable(LIMITS, journal_width=4)
+    table = ResidencyTable(LIMITS, journal_width=4, journal_bytes=1 << 20)
     dirty: set[int] = set()
     for what, number in changes:
         residency = table.get(number)
@@ -104,7 +104,7 @@ def test_no_two_sessions_ever_share_a_sequence_and_every_left_one_is_cleared(
 
 
 def test_only_so_many_closed_sessions_are_remembered() -> None:
-    table = ResidencyTable(LIMITS, journal_width=4)
+    table = ResidencyTable(LIMITS, journal_width=4, journal_bytes=1 << 20)
     for session in range(CLOSED_REMEMBERED + 10):
         table.close(session)
     assert not table.is_closed(9)

@@ -8,7 +8,8 @@ import pytest
 from shoal.core.placement import DRIVER
 from shoal.wire.messages import Close, Closed, Live, NeedOpen, Pull, Refill, Refused, Step
 from shoal.worker.job import ClearSeq
-from shoal.worker.pulling import MAX_OPEN_TRIES, MAX_PARKED_PARTS, MAX_PULL_TRIES, REFILL_WINDOW_TOKENS
+from shoal.worker.journal_budget import WINDOW_TOKENS
+from shoal.worker.pulling import MAX_OPEN_TRIES, MAX_PARKED_PARTS, MAX_PULL_TRIES
 from tests.unit.worker.one_worker import (
     AFTER,
     BEFORE,
@@ -240,6 +241,6 @@ def test_a_long_pull_is_answered_in_windows() -> None:
     worker.work()
     worker.receive(Pull(1, 1, 0, 0, 2048, AFTER))
     (refill,) = worker.take(Refill)
-    assert sum(refill.lengths) == REFILL_WINDOW_TOKENS == 1024
+    assert sum(refill.lengths) == WINDOW_TOKENS == 1024
     worker.receive(Pull(1, 1, 0, 1024, 2048, AFTER))
     assert [(r.start, r.lengths) for r in worker.take(Refill)] == [(1024, (512, 512))]
