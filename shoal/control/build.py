@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 from shoal import __version__
 from shoal.control.membership import Build
+from shoal.engine.llama_runtime import llama_runtime
 
 
 def own_build() -> Build:
@@ -15,4 +16,5 @@ def own_build() -> Build:
         ray=version("ray"),
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         llama=version("llama-cpp-python"),
+        cpu_features=llama_runtime().cpu_features(),
     )

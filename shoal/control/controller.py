@@ -339,7 +339,7 @@ class Controller:
 
 
 def _new_door(config: ServeConfig, address: str, port: int) -> JoinDoor:
-    return JoinDoor(config.state_root, address, port, own_build(), same_llama=config.invariant)
+    return JoinDoor(config.state_root, address, port, own_build(), same_bits=config.invariant)
 
 
 def _in_order(starts: Sequence[Start], loaded: Sequence[Started]) -> list[tuple[Start, Started]]:

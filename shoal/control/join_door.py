@@ -66,7 +66,7 @@ class JoinDoor:
     Raises ConfigError where it cannot listen there, ClusterError where its keys cannot be read.
     """
 
-    def __init__(self, state_root: Path, address: str, port: int, build: Build, *, same_llama: bool) -> None:
+    def __init__(self, state_root: Path, address: str, port: int, build: Build, *, same_bits: bool) -> None:
         keys = load_join_keys(state_root)
         self._state_root = state_root
         self._secure = SecureContext((keys.public_key, keys.secret_key))
@@ -78,7 +78,7 @@ class JoinDoor:
             raise
         where = f"[{address}]" if ":" in address else address
         self.address = f"{where}:{self._server.port}"
-        self._membership = Membership(build, self.address, same_llama=same_llama)
+        self._membership = Membership(build, self.address, same_bits=same_bits)
         self._members: dict[NodeId, Machine] = {}
         self._calls: deque[Callable[[], None]] = deque()
         self._clock = AwakeClock(time.monotonic())

@@ -164,6 +164,7 @@ class JoinedMachine:
             address,
             probed.port,
             probed.nonce,
+            build.cpu_features,
         )
 
     def _await_welcome(self, head_address: str) -> Welcome:

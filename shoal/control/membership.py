@@ -42,12 +42,14 @@ RESERVED_PREFIX = "local-"  # the head's own nodes
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Versions that must fit together. python: major and minor, as Ray wants it."""
+    """Versions that must fit together. python: major and minor, as Ray wants it. cpu_features: what
+    llama.cpp's kernels use."""
 
     shoal: str
     ray: str
     python: str
     llama: str
+    cpu_features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +131,13 @@ class Machine:
 
 
 class Membership:
-    """own: the head's versions. head: its address, for messages. same_llama: refuse other builds of
-    llama.cpp, whose low bits may differ."""
+    """own: the head's versions. head: its address, for messages. same_bits: refuse other builds of
+    llama.cpp and other kinds of CPU, which may round differently."""
 
-    def __init__(self, own: Build, head: str, *, same_llama: bool) -> None:
+    def __init__(self, own: Build, head: str, *, same_bits: bool) -> None:
         self._own = own
         self._head = head
-        self._same_llama = same_llama
+        self._same_bits = same_bits
         self._cluster: tuple[str, str] | None = None
         self._machines: dict[bytes, Machine] = {}
         self._offered: dict[bytes, set[str]] = {}
@@ -223,7 +225,7 @@ class Membership:
         if peer in self._machines:  # each hello costs the head a probe
             self._refuse(peer, "garbage", "It has said hello already.")
             return
-        refusal = self._other_build(hello) or self._bad_name(hello)
+        refusal = self._other_build(hello) or self._other_cpu(hello) or self._bad_name(hello)
         if refusal is not None:
             self._refuse(peer, *refusal)
             return
@@ -258,7 +260,7 @@ class Membership:
 
     def _other_build(self, hello: Hello) -> tuple[str, str, str] | None:
         pairs = [("Ray", hello.ray, self._own.ray), ("Python", hello.python, self._own.python)]
-        if self._same_llama:
+        if self._same_bits:
             pairs.append(("llama-cpp-python", hello.llama, self._own.llama))
         differing = [pair for pair in pairs if pair[1] != pair[2]]
         if not differing:
@@ -270,6 +272,22 @@ class Membership:
             f"This machine has {theirs} (shoal {hello.shoal}); the head at {self._head} has {ours} "
             f"(shoal {self._own.shoal}).",
             "Install the same versions on both.",
+        )
+
+    def _other_cpu(self, hello: Hello) -> tuple[str, str, str] | None:
+        theirs, ours = set(hello.cpu_features), set(self._own.cpu_features)
+        if not self._same_bits or theirs == ours:
+            return None
+        lists = [
+            f"{whose} {', '.join(sorted(features))}"
+            for whose, features in (("only the head has", ours - theirs), ("only it has", theirs - ours))
+            if features
+        ]
+        return (
+            "build",
+            f"This machine's CPU rounds differently from the head's, at {self._head}: {'; '.join(lists)}. "
+            "In invariant mode all must compute the same bits.",
+            "Use machines of one kind, or serve without --invariant.",
         )
 
     def _bad_name(self, hello: Hello) -> tuple[str, str, str] | None:

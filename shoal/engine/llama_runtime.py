@@ -42,6 +42,12 @@ class LlamaRuntime:
         """What llama.cpp logged as errors since `forget_errors`, as one line; "" if nothing."""
         return "; ".join(self._errors)
 
+    def cpu_features(self) -> tuple[str, ...]:
+        """What the CPU has that llama.cpp's kernels here were compiled to use, such as AVX512_VNNI."""
+        pairs = llama_cpp.llama_print_system_info().decode("utf-8", "replace").split("|")
+        named = (pair.rpartition(":")[2].partition("=") for pair in pairs)
+        return tuple(name.strip() for name, _, value in named if value.strip() == "1")
+
     def _on_log(self, level: int, text: bytes, _user: object) -> None:
         wanted = level == _ERROR
         if not wanted and not _LOG.isEnabledFor(logging.DEBUG):

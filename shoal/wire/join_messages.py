@@ -39,6 +39,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
     shoal, ray, python, llama: versions. address: where its workers will listen. probe_port, nonce: who
     connects there now is told the nonce, so that the head knows whether it reaches that machine.
+    cpu_features: what llama.cpp's kernels there use.
     """
 
     protocol: int
@@ -51,6 +52,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     address: str
     probe_port: int
     nonce: str
+    cpu_features: tuple[str, ...] = ()
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):

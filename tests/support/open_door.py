@@ -51,7 +51,7 @@ def open_door(address: str = "127.0.0.1") -> Iterator[OpenDoor]:
     with tempfile.TemporaryDirectory(prefix="shoal-", dir="/tmp") as name:
         folder = Path(name)
         token_id, token = create_token(folder / "h", now_s=1.0)
-        door = JoinDoor(folder / "h", address, 0, own_build(), same_llama=False)
+        door = JoinDoor(folder / "h", address, 0, own_build(), same_bits=False)
         opened = OpenDoor(door, folder, token, token_id)
         events = opened.events
         door.start(

@@ -265,9 +265,9 @@ def test_garbage_from_one_who_has_a_token_hurts_nobody(
 
 def test_a_port_that_is_taken_is_named(opened: OpenDoor) -> None:
     with pytest.raises(ConfigError, match=rf"on 127\.0\.0\.1 port {opened.port}: address already in use"):
-        JoinDoor(opened.folder / "h", "127.0.0.1", opened.port, own_build(), same_llama=False)
+        JoinDoor(opened.folder / "h", "127.0.0.1", opened.port, own_build(), same_bits=False)
 
 
 def test_an_address_that_is_not_ours_is_named(opened: OpenDoor) -> None:
     with pytest.raises(ConfigError, match=r"on 192\.0\.2\.77 port 8001: cannot assign requested address"):
-        JoinDoor(opened.folder / "h", "192.0.2.77", 8001, own_build(), same_llama=False)
+        JoinDoor(opened.folder / "h", "192.0.2.77", 8001, own_build(), same_bits=False)

@@ -55,7 +55,7 @@ class Door:
     """The policy with a clock, and the actions that the last call caused."""
 
     membership: Membership = field(
-        default_factory=lambda: Membership(BUILD, "10.0.0.1:8001", same_llama=False)
+        default_factory=lambda: Membership(BUILD, "10.0.0.1:8001", same_bits=False)
     )
     now_s: float = 100.0
 
@@ -136,8 +136,20 @@ def test_a_build_that_ray_would_refuse_is_refused_naming_both(
 def test_another_llama_cpp_matters_only_where_bits_are_promised() -> None:
     hello = msgspec.structs.replace(HELLO, llama="0.3.1")
     assert isinstance(Door().hear(hello)[0], Probe)
-    strict = Door(Membership(BUILD, "h", same_llama=True))
+    strict = Door(Membership(BUILD, "h", same_bits=True))
     assert "llama-cpp-python 0.3.1" in refusal(strict.hear(hello)).message
+
+
+def test_another_kind_of_cpu_matters_only_where_bits_are_promised() -> None:
+    build = Build("1.2.3", "2.60.0", "3.11", "0.3.36", ("AVX2", "AVX512", "FMA"))
+    hello = msgspec.structs.replace(HELLO, cpu_features=("AVX2", "FMA", "SVE"))
+    assert isinstance(Door(Membership(build, "h", same_bits=False)).hear(hello)[0], Probe)
+    strict = Door(Membership(build, "h", same_bits=True))
+    refused = refusal(strict.hear(hello))
+    assert refused.code == "build"
+    assert "only the head has AVX512; only it has SVE" in refused.message
+    same = msgspec.structs.replace(HELLO, cpu_features=("FMA", "AVX512", "AVX2"))
+    assert isinstance(strict.hear(same, b"2")[0], Probe)
 
 
 @pytest.mark.parametrize("name", ["", "local-3", "a b", "x" * 41, "ü", "a/b"])
@@ -174,7 +186,7 @@ def test_a_machine_says_hello_once() -> None:
 
 def test_before_the_head_is_up_machines_are_told_to_try_again() -> None:
     door = Door()
-    door.membership = Membership(BUILD, "h", same_llama=False)
+    door.membership = Membership(BUILD, "h", same_bits=False)
     assert refusal(door.hear(HELLO)).code == "starting"
 
 
