@@ -17,7 +17,7 @@ from typing import Protocol
 from shoal.control.cluster_state import ClusterState, Loss
 from shoal.control.recovery import Decision, Rung, Start, decide, predict_stall_s, rung_of
 from shoal.core.errors import ConfigError, NodeLost, NotReady, ShoalError
-from shoal.core.placement import NodeId, Placement, WorkerId, WorkerInfo
+from shoal.core.placement import DRIVER, NodeId, Placement, WorkerId, WorkerInfo
 from shoal.engine.interface import EngineLimits
 from shoal.pipeline.actions import HandedOver, LinkCut, PipelineEvent, Resumed, StageSilent
 from shoal.pipeline.driver import Driver
@@ -86,6 +86,7 @@ class Keeper:
         self._restores = False
         self._handing: set[WorkerId] = set()
         self.is_covered = False
+        self._told_stranded = ""
         self._thread = threading.Thread(target=self._run, name="shoal-keeper", daemon=True)
 
     def begin_with(self, loaded: Sequence[tuple[Start, Started]]) -> None:
@@ -158,8 +159,8 @@ class Keeper:
 
     def _take(self, event: PipelineEvent) -> None:
         match event:
-            case LinkCut(sender, receiver):
-                self._lose(receiver, f"nothing that {sender} sends reaches it")
+            case LinkCut():
+                self._lose(event.to_replace, _why_cut(event))
             case StageSilent(worker, step_id):
                 logger.warning("worker %s is slow: it has had step %d for long", worker, step_id)
             case Resumed(epoch, stall_s):
@@ -247,6 +248,8 @@ class Keeper:
         self.is_covered = not decision.uncovered
         if decision.stranded:
             self._strand(decision)
+        else:
+            self._told_stranded = ""
         if decision.placement is not None and decision.placement != self.state.placement:
             self._switch(decision.placement)
         for leaving, successor in decision.hand_overs:
@@ -294,19 +297,24 @@ class Keeper:
         if waiting and len(waiting) == len(decision.stranded):
             message = f"Layers {', '.join(map(str, waiting))} wait for a machine that joins."
             too_small = self.state.too_small_for(waiting)
-            if too_small:
-                logger.warning("%s %s", message, too_small)
-            self._driver.fail_all(NotReady(f"{message} {too_small}".strip(), retry_after_s=5.0))
+            self._fail_all(NotReady(f"{message} {too_small}".strip(), retry_after_s=5.0))
             return
         last = next(
             (loss for loss in reversed(self.state.losses) if loss.worker.layers in decision.stranded), None
         )
         node = "none" if last is None else last.worker.node
         cause = "no machine has room for them" if last is None else last.cause
-        self._driver.fail_all(NodeLost(node=node, layers=layers, cause=cause))
+        self._fail_all(NodeLost(node=node, layers=layers, cause=cause))
         for loss in self.state.losses:
             if loss.end == "open" and loss.worker.layers in decision.stranded:
                 loss.end = "no machine was left that could hold the layers"
+
+    def _fail_all(self, error: ShoalError) -> None:
+        """Once for each reason: at the next look there is nobody left whom it would be news to."""
+        if error.message != self._told_stranded:
+            self._told_stranded = error.message
+            logger.warning("no way to go on: %s", error.message)
+            self._driver.fail_all(error)
 
     def _switch(self, placement: Placement) -> None:
         before = self.state.placement
@@ -346,3 +354,10 @@ class Keeper:
                 loss.is_waited_for = False
         logger.warning("streams go on in epoch %d after a stall of %.2f s", epoch, stall_s)
         self._recover()
+
+
+def _why_cut(cut: LinkCut) -> str:
+    if cut.receiver == DRIVER:
+        return "nothing that it sends reaches the head"
+    sender = "the head" if cut.sender == DRIVER else cut.sender
+    return f"nothing that {sender} sends reaches it"

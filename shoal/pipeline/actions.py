@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.core.errors import ShoalError
-from shoal.core.placement import WorkerId
+from shoal.core.placement import DRIVER, WorkerId
 from shoal.core.sequence import GenerateEvent, SessionId
 from shoal.wire.messages import ToWorker
 
@@ -28,10 +28,15 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class LinkCut:
-    """What `sender` sent on never reached `receiver`, though it was sent twice."""
+    """What `sender` sent on never reached `receiver`, though it was sent twice. Either may be the driver."""
 
     sender: WorkerId
     receiver: WorkerId
+
+    @property
+    def to_replace(self) -> WorkerId:
+        """The receiver; where that is the driver itself, the one it does not hear."""
+        return self.sender if self.receiver == DRIVER else self.receiver
 
 
 @dataclass(frozen=True, slots=True)

@@ -385,10 +385,10 @@ class DriverCore:
         for record in self._steps.hop_overdue(now_s):
             if not record.entries:
                 continue  # its sessions ended with a record before it
-            hop = min(record.num_received, len(route.stages) - 1)
             if self._steps.hop_lost(record, now_s):
-                sender = route.stages[hop - 1] if hop else DRIVER
-                self._actions.append(LinkCut(sender, route.stages[hop]))
+                ends = (DRIVER, *route.stages, DRIVER)
+                hop = record.lost_hop or 0
+                self._actions.append(LinkCut(ends[hop], ends[hop + 1]))
             self._send_again(route, record, now_s)
         for record in self._steps.overdue(now_s):
             if not record.entries:

@@ -294,7 +294,7 @@ class VirtualHead:
                 case Deliver():
                     self._hand_over(self._by_session[action.session], action.event)
                 case LinkCut():
-                    self.lose(action.receiver)
+                    self.lose(action.to_replace)
                 case Resumed():
                     self.stalls_s.append(action.stall_s + self._unnoticed_s)
                     self._unnoticed_s = 0.0

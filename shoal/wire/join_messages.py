@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from shoal.wire.messages import PROTOCOL_VERSION
+from shoal.wire.messages import PROTOCOL_VERSION, decode_by
 
 PROTOCOL_MINOR = 0
 """Grows when fields are appended; machines of different minors work together."""
@@ -161,9 +161,9 @@ FromNode = Hello | Ready | Beat | Ask | Have | CannotHave | Leave
 FromHead = Refused | Welcome | Joined | Alive | Offer | Chunk | EndWorker | Left | Closing
 
 _encoder = msgspec.msgpack.Encoder()
-_greeting_decoder = msgspec.msgpack.Decoder(Greeting)
-_node_decoder = msgspec.msgpack.Decoder(FromNode)
-_head_decoder = msgspec.msgpack.Decoder(FromHead)
+_greeting_decoder: msgspec.msgpack.Decoder[Greeting] = msgspec.msgpack.Decoder(Greeting)
+_node_decoder: msgspec.msgpack.Decoder[FromNode] = msgspec.msgpack.Decoder(FromNode)
+_head_decoder: msgspec.msgpack.Decoder[FromHead] = msgspec.msgpack.Decoder(FromHead)
 
 
 def encode_join(message: FromNode | FromHead) -> bytes:
@@ -173,23 +173,12 @@ def encode_join(message: FromNode | FromHead) -> bytes:
 def decode_from_node(frame: bytes) -> FromNode | Greeting:
     """A `Greeting` is a hello of another protocol version. Raises msgspec.DecodeError."""
     try:
-        greeting = _greeting_decoder.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    else:
-        if greeting.protocol != PROTOCOL_VERSION:
-            return greeting
-    try:
-        message: FromNode = _node_decoder.decode(frame)
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise msgspec.DecodeError(str(error)) from error
-    return message
+        greeting = decode_by(_greeting_decoder, frame)
+    except msgspec.DecodeError:
+        return decode_by(_node_decoder, frame)
+    return decode_by(_node_decoder, frame) if greeting.protocol == PROTOCOL_VERSION else greeting
 
 
 def decode_from_head(frame: bytes) -> FromHead:
     """Raises msgspec.DecodeError."""
-    try:
-        message: FromHead = _head_decoder.decode(frame)
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise msgspec.DecodeError(str(error)) from error
-    return message
+    return decode_by(_head_decoder, frame)

@@ -6,6 +6,8 @@ message: they travel as the frame behind it. A change here bumps PROTOCOL_VERSIO
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from shoal.core.sequence import Logprobs, SamplingParams
@@ -319,9 +321,11 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     long_pulls: int = 0
 
 
+T = TypeVar("T")
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Message)
-_control_decoder = msgspec.msgpack.Decoder(Ping | Pong)
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_control_decoder: msgspec.msgpack.Decoder[Ping | Pong] = msgspec.msgpack.Decoder(Ping | Pong)
 # What msgspec lets through for texts that are not UTF-8 and for arrays nested without end.
 _NOT_OURS = (UnicodeDecodeError, RecursionError)
 
@@ -333,17 +337,18 @@ def encode(message: Message | Ping | Pong) -> bytes:
 
 def decode(frame: bytes | memoryview) -> Message:
     """One frame to a message. Raises msgspec.DecodeError for anything else."""
-    try:
-        message: Message = _decoder.decode(frame)
-    except _NOT_OURS as error:
-        raise msgspec.DecodeError(str(error)) from error
-    return message
+    return decode_by(_decoder, frame)
 
 
 def decode_control(frame: bytes | memoryview) -> Ping | Pong:
     """One frame from a control socket. Raises msgspec.DecodeError for anything else."""
+    return decode_by(_control_decoder, frame)
+
+
+def decode_by(decoder: msgspec.msgpack.Decoder[T], frame: bytes | memoryview) -> T:
+    """One frame from anybody. Raises msgspec.DecodeError, and nothing else, where it is not what `decoder`
+    takes."""
     try:
-        message: Ping | Pong = _control_decoder.decode(frame)
+        return decoder.decode(frame)
     except _NOT_OURS as error:
         raise msgspec.DecodeError(str(error)) from error
-    return message

@@ -21,7 +21,7 @@ POLICIES = (
     "tests/unit/worker",
     "tests/unit/pipeline",
     "tests/unit/control/test_recovery.py",
-    "tests/unit/control/test_keeper_events.py",
+    "tests/unit/control/test_keeper.py",
 )
 SUITES = ("tests/fault", " ".join(POLICIES))
 

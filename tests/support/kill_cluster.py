@@ -30,7 +30,11 @@ class KillCluster:
         return self.served.url
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(f"{self.url}/admin/status", timeout=30).json()
+        try:
+            found: dict[str, Any] = httpx.get(f"{self.url}/admin/status", timeout=30).json()
+        except httpx.ConnectError as error:
+            ended = self.served.process.poll()
+            raise AssertionError(f"{error}; its exit status is {ended}:\n{self.served.output}") from error
         return found
 
     def owner_pids(self) -> list[int]:

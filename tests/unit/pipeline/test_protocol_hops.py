@@ -59,6 +59,22 @@ def test_the_hop_is_named_by_the_last_stage_that_received_it() -> None:
     assert driver.take_events() == [LinkCut(W0, W1)]
 
 
+def test_a_result_that_never_comes_is_lost_behind_the_last_stage() -> None:
+    driver = _driver()
+    driver.submit()
+    (step,) = driver.take(Step)
+    for _ in range(2):
+        assert driver.take_events() == []
+        for worker in STAGES:
+            _received(driver, step, worker)
+            _sent_on(driver, step, worker)
+        driver.tick_at(driver.now_s + 1.0)
+    (cut,) = driver.take_events()
+    assert cut == LinkCut(W2, DRIVER)
+    assert isinstance(cut, LinkCut)
+    assert cut.to_replace == W2
+
+
 def test_a_report_says_too_that_the_step_was_received() -> None:
     driver = _driver()
     driver.submit()
