@@ -32,6 +32,8 @@ from pathlib import Path
 
 import httpx
 import psutil
+from rich.console import Console
+from rich.progress import Progress
 
 from benchmarks.servers import ShoalServe
 from shoal.commands.api_load import random_prompt
@@ -81,7 +83,7 @@ class Soak:
     async def run(self) -> None:
         limits = httpx.Limits(max_connections=BURST_REQUESTS + 50)
         async with httpx.AsyncClient(base_url=self._serve.url, timeout=STUCK_S, limits=limits) as http:
-            side = [asyncio.create_task(self._sample()), asyncio.create_task(self._burst(http))]
+            side = [asyncio.create_task(work) for work in (self._sample(), self._burst(http), self._show())]
             if self._options.kill_every:
                 side.append(asyncio.create_task(self._kill(http)))
             await asyncio.gather(*(self._client(http) for _ in range(self._options.clients)))
@@ -191,6 +193,16 @@ class Soak:
                 name = f"{name} {process.pid}"
                 self.log.memory.append((self.log.now_s(), name, rss_bytes, anonymous_bytes))
             await asyncio.sleep(SAMPLE_S)
+
+    async def _show(self) -> None:
+        """A bar over the run's time, with what was answered so far."""
+        with Progress(*Progress.get_default_columns(), console=Console(stderr=True)) as progress:
+            task = progress.add_task("", total=60 * self._options.minutes)
+            while True:
+                num_problems = len(self.log.problems)
+                done = f"{self.log.counts.total()} requests, {num_problems} problems"
+                progress.update(task, completed=self.log.now_s(), description=done)
+                await asyncio.sleep(SAMPLE_S)
 
     async def _drained(self, http: httpx.AsyncClient) -> None:
         """When all have gone nothing is held."""
