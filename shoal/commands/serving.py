@@ -11,6 +11,7 @@ from shoal.commands.start_progress import StartProgress
 from shoal.commands.stop_signals import StopSignals
 from shoal.control.controller import Controller
 from shoal.control.start_plan import ServeConfig, StartPhase
+from shoal.core.garbage import keep_for_good
 from shoal.core.specs import LayerRange
 from shoal.gateway.app import create_app
 from shoal.gateway.listen_address import DEFAULT_PORT
@@ -83,6 +84,7 @@ async def _serve(controller: Controller, signals: StopSignals, host: str, port: 
     server = GatewayServer(create_app(service, controller), host, port)
     with signals.notifying(lambda: _wake(loop, stopping)):
         await server.start()
+        keep_for_good()
         try:
             notes.print(_welcome(server, service.model_id), markup=False, soft_wrap=True)
             await stopping.wait()

@@ -14,6 +14,7 @@ import ray
 
 from shoal.core.config import WorkerConfig
 from shoal.core.errors import ShoalError
+from shoal.core.garbage import keep_for_good
 from shoal.worker.slice_worker import SliceWorker, WorkerListening
 
 # A ping-like call must pass while `start` loads for a minute.
@@ -42,7 +43,9 @@ class WorkerAgent:
     def start(self) -> WorkerListening | WorkerFailed:
         """Load the slice and open the sockets. Takes as long as loading does."""
         try:
-            return self._worker.start()
+            listening = self._worker.start()
+            keep_for_good()
+            return listening
         except ShoalError as error:
             return WorkerFailed(error.code, error.message, error.next_step)
 
