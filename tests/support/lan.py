@@ -9,6 +9,7 @@ import ctypes
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 CLONE_NEWNET = 0x40000000
 START_DEADLINE_S = 60.0
+NOBODY = "02:00:00:00:00:01"  # an Ethernet address that no host has
 
 
 def why_no_lan() -> str | None:
@@ -127,6 +129,33 @@ class Host:
 
     def mend(self) -> None:
         _run("ip", "link", "set", self._link, "master", self._link.split("-")[0])
+
+    def cut_to(self, other: Host) -> None:
+        """Lose every packet from here to another host, at the sender and without a word; the other way
+        stays, but for acknowledgements."""
+        for address in (other.address, other.address6):
+            self._neighbour("replace", address, "lladdr", NOBODY, "nud", "permanent")
+
+    def mend_to(self, other: Host) -> None:
+        """Idempotent."""
+        for address in (other.address, other.address6):
+            # Not `del`, which fails where it was not cut: this one has it looked up again.
+            self._neighbour("replace", address, "lladdr", NOBODY, "nud", "stale")
+            self._neighbour("del", address)
+
+    def _neighbour(self, verb: str, address: str, *more: str) -> None:
+        _run("ip", "-n", self._namespace, "neigh", verb, address, *more, "dev", "lan")
+
+    def freeze(self) -> list[int]:
+        """Stop all processes here, with their connections open; returns them."""
+        frozen = self.pids()
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        return frozen
+
+    def thaw(self) -> None:
+        for pid in self.pids():
+            os.kill(pid, signal.SIGCONT)
 
     def pids(self) -> list[int]:
         """Processes that live here."""
