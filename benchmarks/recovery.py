@@ -6,12 +6,15 @@ For each rung it starts `shoal serve` on local nodes of one thread so that just 
 kills owners of stages in the middle of an answer, and prints one row:
 
 - stall: the longest silence after the kill, and that as a multiple of one step;
+- load: from noticing the loss to having a successor; near 0 where one stood by;
+- pull: from then on to the next token, but for one step (both by the head's own clock);
 - prefill: from asking to the first token, unbroken, for a prompt as long as all tokens were at the kill;
-- stage: what the busiest stage computed for those tokens in the first place, of the head's own account;
-- pull / stage: the stall when that stage was killed, without that of a hot standby, which pulls nothing.
+- pull / prefill: seconds that the successor computed for each token that it pulled, as a multiple of what its
+  stage computes for each token of a prompt of that length (both told by the workers);
+- limit: what must hold for the p95, with this row's own load and pull.
 
-Every text is compared with the unbroken one. The machine should be idle; the load that it had
-is printed.
+Every text is compared with the unbroken one. The machine should be idle; the load that it had is printed.
+Exit status 1 where a text differed or a limit was passed.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ KILL_AT = 8
 """Pieces of the answer that have come when a stage is killed."""
 
 RESTORE_DEADLINE_S = 300.0
+MAX_PULL_RATIO = 1.2
+PINGED_S = 0.6  # until the head has asked every worker for its figures again
 
 RUNGS = {
     "hot standby": ("--spares", "2", "--survive", "1"),
@@ -47,19 +52,56 @@ RUNGS = {
 
 
 @dataclass(frozen=True)
+class Kill:
+    """One owner that was killed. load_s, pull_s: as above. pull_ratio: None where nothing was pulled."""
+
+    stage: int
+    rung: str | None
+    is_right: bool
+    stall_s: float
+    load_s: float
+    pull_s: float
+    pull_ratio: float | None
+
+
+@dataclass(frozen=True)
 class Row:
-    """One rung. stages, stalls_s: of each round. stage_s: what each stage computed for the tokens that were
-    there at the kill."""
+    """One rung."""
 
     rung: str
-    stalls_s: list[float]
+    kills: list[Kill]
     step_s: float
     prefill_s: float
-    stages: list[int]
-    stage_s: list[float]
-    num_wrong: int
-    rungs_taken: list[str | None]
     load: float
+
+    @property
+    def p95_s(self) -> float:
+        return quantiles([kill.stall_s for kill in self.kills], n=20, method="inclusive")[-1]
+
+    def median_of(self, name: str) -> float:
+        return median(getattr(kill, name) for kill in self.kills)
+
+    @property
+    def pull_ratio(self) -> float | None:
+        return median(ratios) if (ratios := [k.pull_ratio for k in self.kills if k.pull_ratio]) else None
+
+    @property
+    def limit_s(self) -> float:
+        pull_s, load_s = (max(getattr(k, name) for k in self.kills) for name in ("pull_s", "load_s"))
+        if self.rung.startswith("hot"):
+            return 1.0
+        return 2.0 + pull_s if self.rung.startswith("warm") else 3.0 + load_s + pull_s
+
+    @property
+    def problems(self) -> list[str]:
+        found = []
+        if wrong := sum(not kill.is_right for kill in self.kills):
+            found.append(f"{self.rung}: {wrong} texts differed")
+        if self.p95_s > self.limit_s:
+            found.append(f"{self.rung}: p95 {self.p95_s:.2f} s is above {self.limit_s:.2f} s")
+        if self.pull_ratio is not None and self.pull_ratio > MAX_PULL_RATIO:
+            found.append(f"{self.rung}: a pull costs {self.pull_ratio:.2f} times the prefill")
+        return found
 
 
 class Rung:
@@ -74,26 +116,25 @@ class Rung:
 
     def measure(self) -> Row:
         self._wait_until_whole()
+        # First whatever is slow only once, then what the row is compared with.
+        self._complete(self._prompt, self._arguments.max_tokens)
+        s_per_token = self._prefill_s_per_token()
         unbroken = self._complete(self._prompt, self._arguments.max_tokens)
         as_long = _prompt(len(self._prompt) + KILL_AT, seed=2)
         prefills = [self._complete(as_long, 1) for _ in range(3)]
-        stage_s = self._stage_seconds(unbroken.request_id)
-        killed = [self._killed(number) for number in range(self._arguments.rounds)]
+        kills = [self._killed(number, unbroken, s_per_token) for number in range(self._arguments.rounds)]
         return Row(
             rung=self._name,
-            stalls_s=[stall_s for _, _, stall_s in killed],
-            stages=[stage for _, stage, _ in killed],
+            kills=kills,
             step_s=unbroken.step_s,
             prefill_s=median(timed.first_s for timed in prefills),
-            stage_s=stage_s,
-            num_wrong=sum(timed.text != unbroken.text for timed, _, _ in killed),
-            rungs_taken=[loss["rung"] for loss in self._status()["losses"]],
             load=os.getloadavg()[0],
         )
 
-    def _killed(self, number: int) -> tuple[Timed, int, float]:
+    def _killed(self, number: int, unbroken: Timed, s_per_token: list[float]) -> Kill:
         owners = self._wait_until_whole()
         victim = owners[number % len(owners)]
+        before = self._pulled()
         killed_s = 0.0
 
         def on_piece(num_pieces: int) -> None:
@@ -103,19 +144,46 @@ class Rung:
                 os.kill(victim["pid"], signal.SIGKILL)
 
         timed = self._complete(self._prompt, self._arguments.max_tokens, on_piece)
-        return timed, victim["stage"], timed.stall_s(killed_s)
+        loss = next(loss for loss in self._status()["losses"] if loss["worker"] == victim["worker"])
+        time.sleep(PINGED_S)
+        pulled = [
+            (tokens - before.get(worker, (0, 0.0))[0], seconds - before.get(worker, (0, 0.0))[1])
+            for worker, (tokens, seconds) in self._pulled().items()
+        ]
+        num_tokens, pull_s = sum(tokens for tokens, _ in pulled), sum(seconds for _, seconds in pulled)
+        load_s, stall_s = loss["replaced_s"] or 0.0, loss["stall_s"] or 0.0
+        return Kill(
+            stage=victim["stage"],
+            rung=loss["rung"],
+            is_right=timed.text == unbroken.text,
+            stall_s=timed.stall_s(killed_s),
+            load_s=load_s,
+            pull_s=max(0.0, stall_s - load_s - unbroken.step_s),
+            pull_ratio=pull_s / num_tokens / s_per_token[victim["stage"]] if num_tokens else None,
+        )
+
+    def _pulled(self) -> dict[str, tuple[int, float]]:
+        """Tokens that each worker has pulled and computed so far, and seconds."""
+        return {w["worker"]: (w["pulled_tokens"], w["pull_s"]) for w in self._status()["workers"]}
+
+    def _prefill_s_per_token(self) -> list[float]:
+        """What each stage's owner computes for one token of the prompt: the least of a few times."""
+        found = []
+        for seed in range(3, 6):
+            time.sleep(PINGED_S)
+            before = self._computed()
+            self._complete(_prompt(len(self._prompt) + KILL_AT, seed), 1)
+            time.sleep(PINGED_S)
+            after = self._computed()
+            found.append([(s1 - s0) / (n1 - n0) for (n0, s0), (n1, s1) in zip(before, after, strict=True)])
+        return [median(stage) for stage in zip(*found, strict=True)]
+
+    def _computed(self) -> list[tuple[int, float]]:
+        owners = [worker for worker in self._status()["workers"] if worker["role"] == "stage"]
+        return [(worker["computed_tokens"], worker["compute_s"]) for worker in owners]
 
     def _complete(self, prompt: list[int], max_tokens: int, on_piece: Any = lambda num_pieces: None) -> Timed:
         return complete(self.served.url, self.served.model, prompt, max_tokens, on_piece)
-
-    def _stage_seconds(self, request_id: str) -> list[float]:
-        """What each stage computed for the prompt and the first KILL_AT tokens."""
-        [times] = httpx.get(
-            f"{self.served.url}/admin/trace", params={"request_id": request_id}, timeout=30
-        ).json()["answers"]
-        columns = [at for at, name in enumerate(times["columns"]) if name.endswith("compute")]
-        decode = times["tokens"][: KILL_AT - 1]
-        return [times["prefill"][at] + sum(row[at] for row in decode) for at in columns]
 
     def _status(self) -> dict[str, Any]:
         found: dict[str, Any] = httpx.get(f"{self.served.url}/admin/status", timeout=30).json()
@@ -148,39 +216,29 @@ def _prompt(num_tokens: int, seed: int) -> list[int]:
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown. The pull is counted against the hot standby's stall, loading against the warm one's."""
-    hot_s = next((median(row.stalls_s) for row in rows if row.rung == "hot standby"), 0.0)
-    heads = ("rung", "stall p50", "p95", "a step", "stall / step", "prefill", "stall / prefill", "stage")
-    lines = [_line(*heads, "pull / stage"), _line(*["---"] * 9)]
+    """Markdown."""
+    heads = ("rung", "stall p50", "p95", "limit", "load", "pull", "a step", "stall / step", "prefill")
+    lines = [_line(*heads, "stall / prefill", "pull / prefill"), _line(*["---"] * 11)]
     for row in rows:
-        p50 = median(row.stalls_s)
-        p95 = quantiles(row.stalls_s, n=20, method="inclusive")[-1]
+        p50 = row.median_of("stall_s")
+        ratio = row.pull_ratio
         lines.append(
             _line(
                 row.rung,
                 f"{p50:.2f} s",
-                f"{p95:.2f} s",
+                f"{row.p95_s:.2f} s",
+                f"{row.limit_s:.2f} s",
+                f"{row.median_of('load_s'):.2f} s",
+                f"{row.median_of('pull_s'):.2f} s",
                 f"{1000 * row.step_s:.0f} ms",
                 f"{p50 / row.step_s:.0f}",
                 f"{row.prefill_s:.2f} s",
                 f"{p50 / row.prefill_s:.2f}",
-                f"{max(row.stage_s):.2f} s",
-                f"{_pull_ratio(row, hot_s):.2f}" if row.rung.startswith("warm") else "-",
+                "-" if ratio is None else f"{ratio:.2f}",
             )
         )
-    wrong, load = sum(row.num_wrong for row in rows), max(row.load for row in rows)
-    conditions = f"{wrong} texts differed. Load average {load:.1f} on {os.cpu_count()} cores."
-    return "\n".join([*lines, "", conditions])
-
-
-def _pull_ratio(row: Row, hot_s: float) -> float:
-    """Of the stage that computes most: in a short one the pull is lost in the rest of the stall."""
-    most_s = max(row.stage_s)
-    return median(
-        (stall_s - hot_s) / most_s
-        for stage, stall_s in zip(row.stages, row.stalls_s, strict=True)
-        if row.stage_s[stage] == most_s
-    )
+    load = max(row.load for row in rows)
+    return "\n".join([*lines, "", f"Load average {load:.1f} on {os.cpu_count()} cores."])
 
 
 def _line(*cells: str) -> str:
@@ -210,6 +268,9 @@ def main() -> None:
     print(table(rows))
     if arguments.out is not None:
         arguments.out.write_text(json.dumps([asdict(row) for row in rows], indent=2))
+    problems = [problem for row in rows for problem in row.problems]
+    if problems:
+        raise SystemExit("; ".join(problems))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ REMEMBERED_LOSSES = 50
 
 @dataclass(slots=True)
 class Loss:
-    """One worker that was lost, and what became of its stage. rung, stall_s: None while open, or
-    where it carried no stage. is_waited_for: its stage was replaced, and streams have not gone on."""
+    """One worker that was lost, and what became of its stage. rung, replaced_s (since it was noticed),
+    stall_s: None while open, or where it carried no stage. is_waited_for: its stage was replaced, and
+    streams have not gone on."""
 
     worker: WorkerInfo
     cause: str
@@ -28,6 +29,7 @@ class Loss:
     rung: Rung | None = None
     predicted_stall_s: float | None = None
     stall_s: float | None = None
+    replaced_s: float | None = None
     end: str = "open"
     is_waited_for: bool = False
 

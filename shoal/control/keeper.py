@@ -337,6 +337,7 @@ class Keeper:
         load_s = self.state.load_s.get(successor.layers, 0.0) if loss.rung is Rung.LOAD else 0.0
         loss.predicted_stall_s = predict_stall_s(self._driver.replay_estimate(), loss.rung, load_s)
         loss.end = "replaced"
+        loss.replaced_s = time.monotonic() - loss.noticed_s
         loss.is_waited_for = self._driver.statistics().sessions_active > 0
         logger.warning(
             "layers %s go on as %s on %s; predicted stall %.2f s after %.2f s",
@@ -344,7 +345,7 @@ class Keeper:
             loss.rung.value,
             successor.node,
             loss.predicted_stall_s,
-            time.monotonic() - loss.noticed_s,
+            loss.replaced_s,
         )
 
     def _resumed(self, epoch: int, stall_s: float) -> None:

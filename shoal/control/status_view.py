@@ -12,6 +12,11 @@ from shoal.pipeline.driver import DriverStatistics, StageFigures
 from shoal.pipeline.stage_statistics import ReplayEstimate
 from shoal.wire.messages import Pong
 
+# What a worker says of itself and the status shows as it is.
+_OF_PONG = (
+    "journal_bytes", "cut_journals", "journal_cuts", "long_pulls", "computed_tokens", "compute_s",
+    "pulled_tokens", "pull_s",
+)  # fmt: skip
 NO_FIGURES = StageFigures(None, None, 0, is_slow=False)
 
 
@@ -111,10 +116,7 @@ def _worker(
         queue_ms=figures.queue_ms,
         ping_ms=None if round_trip_s is None else 1000 * round_trip_s,
         steps=figures.steps,
-        journal_bytes=0 if pong is None else pong.journal_bytes,
-        cut_journals=0 if pong is None else pong.cut_journals,
-        journal_cuts=0 if pong is None else pong.journal_cuts,
-        long_pulls=0 if pong is None else pong.long_pulls,
+        **({} if pong is None else {name: getattr(pong, name) for name in _OF_PONG}),
     )
 
 
@@ -143,4 +145,5 @@ def _loss(loss: Loss) -> LossStatus:
         rung=None if loss.rung is None else loss.rung.value,
         predicted_stall_s=loss.predicted_stall_s,
         stall_s=loss.stall_s,
+        replaced_s=loss.replaced_s,
     )

@@ -11,7 +11,8 @@ class WorkerStatus:
     state: "live", "slow" or "lost". `compute_ms` and `queue_ms`: medians over the last steps, None
     before any. ping_ms: of the last ping. journal_bytes: what its journals take; cut_journals: sessions of
     which they have the last rows only; journal_cuts, long_pulls: how often that happened, and how often it
-    made a session be computed again from farther up."""
+    made a session be computed again from farther up. computed_tokens, compute_s: all that it has computed;
+    pulled_tokens, pull_s: the part of that which was computed again after a loss."""
 
     worker: str
     node: str
@@ -30,6 +31,10 @@ class WorkerStatus:
     cut_journals: int = 0
     journal_cuts: int = 0
     long_pulls: int = 0
+    computed_tokens: int = 0
+    compute_s: float = 0.0
+    pulled_tokens: int = 0
+    pull_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +49,9 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class LossStatus:
-    """One worker that was lost. end: what became of it. rung: how its stage was replaced; stall_s:
-    how long streams stood still; None where that did not happen, or not yet."""
+    """One worker that was lost. end: what became of it. rung: how its stage was replaced; replaced_s: when
+    it was, since the loss was noticed, loading included; stall_s: how long streams stood still; None where
+    that did not happen, or not yet."""
 
     node: str
     worker: str
@@ -56,6 +62,7 @@ class LossStatus:
     rung: str | None
     predicted_stall_s: float | None
     stall_s: float | None
+    replaced_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,14 +124,22 @@ def _of_workers(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:
     times = GaugeMetricFamily(
         "shoal_worker_step_seconds", "Median over a worker's last steps.", labels=[*labels, "part"]
     )
+    tokens = CounterMetricFamily(
+        "shoal_worker_tokens", "Computed for the first time, and again after a loss.", labels=[*labels, "why"]
+    )
+    busy = CounterMetricFamily("shoal_worker_compute_seconds", "Spent on them.", labels=[*labels, "why"])
     for worker in workers:
         values = [str(worker.stage), worker.node, worker.worker, worker.role]
+        tokens.add_metric([*values, "new"], worker.computed_tokens - worker.pulled_tokens)
+        tokens.add_metric([*values, "pulled"], worker.pulled_tokens)
+        busy.add_metric([*values, "new"], worker.compute_s - worker.pull_s)
+        busy.add_metric([*values, "pulled"], worker.pull_s)
         live.add_metric(values, worker.state != "lost")
         steps.add_metric(values, worker.steps)
         for part, milliseconds in (("compute", worker.compute_ms), ("queue", worker.queue_ms)):
             if milliseconds is not None:
                 times.add_metric([*values, part], milliseconds / 1000)
-    yield from (live, steps, times)
+    yield from (live, steps, times, tokens, busy)
 
 
 def _of_journals(status: ClusterStatus) -> Iterator[Metric]:

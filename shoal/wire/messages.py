@@ -304,7 +304,8 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     progress: moves while a batch is being computed. computing_step: None when idle.
     protocol: PROTOCOL_VERSION of the worker. journal_bytes: what all journals take now. cut_journals:
     sessions whose journal has only the last rows. journal_cuts, long_pulls: how often a journal had to give
-    way, and how often that made a session be computed again here.
+    way, and how often that made a session be computed again here. computed_tokens, compute_s: of all that was
+    computed here; pulled_tokens, pull_s: of that which was pulled.
     """
 
     nonce: int
@@ -319,6 +320,10 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     cut_journals: int = 0
     journal_cuts: int = 0
     long_pulls: int = 0
+    computed_tokens: int = 0
+    compute_s: float = 0.0
+    pulled_tokens: int = 0
+    pull_s: float = 0.0
 
 
 T = TypeVar("T")

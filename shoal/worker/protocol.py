@@ -75,6 +75,8 @@ class WorkerCore:
         self.predecessor = predecessor
         self.last_step_received = 0
         self.tasks_dropped = 0
+        self.computed_tokens = self.pulled_tokens = 0
+        self.compute_s = self.pull_s = 0.0
         self.num_long_pulls = 0  # sessions computed again because of a journal that was cut
         self._is_last = is_last
         self._limits = limits
@@ -193,6 +195,7 @@ class WorkerCore:
         if isinstance(outcome, EngineError):
             self._fail(job, outcome, now_s)
             return
+        self._count(job, compute_s)
         self._journal(job, outcome)
         if job.task.forward and job.planned:
             self._send_on(job.task, job.planned, outcome)
@@ -387,6 +390,14 @@ class WorkerCore:
             rows = None if outcome.rows is None else outcome.rows[offset : offset + count]
             self._sessions.advance(residency, chunk.tokens, rows, outcome.drawn_behind(planned.chunk))
             offset += count
+
+    def _count(self, job: Job, compute_s: float) -> None:
+        num_tokens = sum(len(chunk.tokens) for chunk in job.chunks)
+        self.computed_tokens += num_tokens
+        self.compute_s += compute_s
+        if not job.task.forward and job.chunks:
+            self.pulled_tokens += num_tokens
+            self.pull_s += compute_s
 
     def _send_on(self, task: Task, planned: list[Planned], outcome: Computed | None) -> None:
         step = task.step

@@ -229,4 +229,8 @@ class SliceWorker:
             self._core.num_cut_journals,
             self._core.num_journal_cuts,
             self._core.num_long_pulls,
+            self._core.computed_tokens,
+            self._core.compute_s,
+            self._core.pulled_tokens,
+            self._core.pull_s,
         )

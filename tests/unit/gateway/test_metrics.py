@@ -73,6 +73,17 @@ def test_journals_are_shown_with_what_a_full_one_has_led_to(gateway: RunningGate
     assert value(samples, "shoal_worker_long_pulls_total", **worker) == 1
 
 
+def test_what_was_computed_again_is_told_apart(gateway: RunningGateway) -> None:
+    status = gateway.view.current
+    pulled = replace(status.workers[0], computed_tokens=100, compute_s=5.0, pulled_tokens=40, pull_s=1.5)
+    gateway.view.current = replace(status, workers=(pulled, status.workers[1]))
+    samples = scrape(gateway)
+    worker = {"stage": "0", "node": "node-1", "worker": "w-1", "role": "stage"}
+    assert value(samples, "shoal_worker_tokens_total", **worker, why="new") == 60
+    assert value(samples, "shoal_worker_tokens_total", **worker, why="pulled") == 40
+    assert value(samples, "shoal_worker_compute_seconds_total", **worker, why="new") == 3.5
+
+
 def test_losses_are_shown_by_what_took_over(gateway: RunningGateway) -> None:
     loss = gateway.view.current.losses[0]
     stuck = replace(loss, rung=None, stall_s=None, end="open")

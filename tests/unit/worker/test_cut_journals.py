@@ -80,6 +80,8 @@ def test_a_successor_that_asks_farther_back_gets_it_all_from_a_longer_pull(worke
             break
     assert got == HELD
     assert worker.core.num_long_pulls == 1
+    assert worker.core.pulled_tokens == HELD
+    assert worker.core.computed_tokens == HELD + 28 + HELD
     assert worker.core.journal_bytes <= LIMIT_BYTES
 
 
