@@ -119,7 +119,15 @@ class DriverCore:
 
     def replay_estimate(self) -> ReplayEstimate:
         """What coming back from a loss would cost now, but for loading."""
-        return self.statistics.replay_estimate(sum(s.sent for s in self._sessions.values()))
+        num_in_chunks = num_singly = 0
+        for session in self._sessions.values():
+            num_prompt = min(session.sent, session.prompt_length)
+            num_in_chunks += num_prompt
+            if session.was_alone and not self._config.invariant:
+                num_singly += session.sent - num_prompt  # in the very chunks of the first time
+            else:
+                num_in_chunks += session.sent - num_prompt
+        return self.statistics.replay_estimate(num_in_chunks, num_singly)
 
     @property
     def is_routed(self) -> bool:
@@ -241,8 +249,9 @@ class DriverCore:
                 self._steps.received(message.step_id, stage, now_s)
             case StageReport():
                 self.trace.reported(message.step_id, stage, message.queue_s, message.compute_s)
-                if message.compute_s:
-                    self.statistics.add_report(message, self._steps.num_tokens(message.step_id))
+                record = self._steps.find(message.step_id)
+                if message.compute_s and record is not None:
+                    self.statistics.add_report(message, record.total_tokens, is_prefill=record.is_prefill)
                 self._steps.received(message.step_id, stage, now_s)
                 self._steps.sent_on(message.step_id, stage, now_s)
             case NeedOpen():

@@ -18,7 +18,7 @@ _RECENT_STEPS = 8
 @dataclass(frozen=True, slots=True)
 class ReplayEstimate:
     """What coming back costs besides loading. step_s: one step's trip through the pipeline.
-    pull_s: computing all live sessions' tokens on one stage again."""
+    pull_s: computing all live sessions' tokens on the slowest stage again."""
 
     step_s: float
     pull_s: float
@@ -32,14 +32,22 @@ class StageStatistics:
         self._queue_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED_STEPS))
         self._steps: dict[str, int] = defaultdict(int)
         self._round_trip_s: dict[bool, float] = {}
-        self._s_per_token: dict[str, float] = {}
+        self._s_per_token: dict[str, float] = {}  # of prompts
+        self._s_per_step: dict[str, float] = {}  # of answers
         # How much longer than the quickest of its size each of the last steps took, by worker.
         self._quickest_s: dict[tuple[str, int], float] = {}
         self._slowness: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT_STEPS))
 
     def keep_only(self, workers: Collection[str]) -> None:
         """Forget workers that have left: incarnations come and go for as long as a head lives."""
-        for table in (self._compute_s, self._queue_s, self._steps, self._s_per_token, self._slowness):
+        for table in (
+            self._compute_s,
+            self._queue_s,
+            self._steps,
+            self._s_per_token,
+            self._s_per_step,
+            self._slowness,
+        ):
             for worker in [w for w in table if w not in workers]:
                 del table[worker]
         for key in [k for k in self._quickest_s if k[0] not in workers]:
@@ -50,17 +58,23 @@ class StageStatistics:
         slowness = self._slowness.get(worker, ())
         return len(slowness) == _RECENT_STEPS and median(slowness) > SLOW_FACTOR
 
-    def replay_estimate(self, num_tokens: int) -> ReplayEstimate:
-        """What it would cost to compute `num_tokens` again on the slowest stage, in long chunks."""
-        s_per_token = max(self._s_per_token.values(), default=0.0)
-        return ReplayEstimate(self.round_trip_s(is_prefill=False), num_tokens * s_per_token)
+    def replay_estimate(self, num_in_chunks: int, num_singly: int) -> ReplayEstimate:
+        """What it would cost to compute so many tokens again on the slowest stage: in chunks as of a
+        prompt, and one by one."""
+        pulls_s = [
+            num_in_chunks * s_per_token + num_singly * self._s_per_step.get(worker, s_per_token)
+            for worker, s_per_token in self._s_per_token.items()
+        ]
+        return ReplayEstimate(self.round_trip_s(is_prefill=False), max(pulls_s, default=0.0))
 
-    def add_report(self, report: StageReport, num_tokens: int) -> None:
+    def add_report(self, report: StageReport, num_tokens: int, *, is_prefill: bool) -> None:
         """num_tokens: of the step that the stage has computed."""
         self._compare(report, num_tokens)
-        if num_tokens > 1:
-            before = self._s_per_token.get(report.sender, report.compute_s / num_tokens)
-            self._s_per_token[report.sender] = before + _SMOOTHING * (report.compute_s / num_tokens - before)
+        # Steps of answers say nothing of chunks: a few tokens take hardly longer than one.
+        if is_prefill and num_tokens:
+            _smooth(self._s_per_token, report.sender, report.compute_s / num_tokens)
+        elif num_tokens:
+            _smooth(self._s_per_step, report.sender, report.compute_s)
         self._compute_s[report.sender].append(report.compute_s)
         self._queue_s[report.sender].append(report.queue_s)
         self._steps[report.sender] += 1
@@ -89,6 +103,11 @@ class StageStatistics:
 
     def queue_ms(self, worker: str) -> float | None:
         return _median_ms(self._queue_s.get(worker))
+
+
+def _smooth(table: dict[str, float], key: str, newest: float) -> None:
+    before = table.get(key, newest)
+    table[key] = before + _SMOOTHING * (newest - before)
 
 
 def _median_ms(seconds: deque[float] | None) -> float | None:

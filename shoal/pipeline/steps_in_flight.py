@@ -10,18 +10,21 @@ from shoal.pipeline.stage_statistics import StageStatistics
 from shoal.wire.messages import Entry
 
 MAX_PATIENCE_DOUBLINGS = 2
+REMEMBERED_STEPS = 64  # that have returned: the last stage's report comes behind its result
 
 
 @dataclass(slots=True)
 class StepRecord:
-    """entries: those without a result, by session. num_received, num_sent_on: stages, from the
-    first, that reported so. hop_deadline_s: when the next stage must have received it; None while a
-    stage computes. lost_hop: the stage that it did not reach in time, until it does."""
+    """entries: those without a result, by session. total_tokens: of all entries that it had. num_received,
+    num_sent_on: stages, from the first, that reported so. hop_deadline_s: when the next stage must have
+    received it; None while a stage computes. lost_hop: the stage that it did not reach in time, until it
+    does."""
 
     step_id: int
     is_prefill: bool
     entries: dict[int, Entry]
     sent_s: float
+    total_tokens: int
     deadline_s: float = 0.0
     resends: int = 0
     num_received: int = 0
@@ -42,15 +45,15 @@ class StepsInFlight:
         self._config = config
         self._statistics = statistics
         self._steps: dict[int, StepRecord] = {}
+        self._returned: dict[int, StepRecord] = {}
         self._next_step = 1
 
     def __len__(self) -> int:
         return len(self._steps)
 
-    def num_tokens(self, step_id: int) -> int:
-        """Tokens of a step that are still awaited; 0 for one that has returned."""
-        record = self._steps.get(step_id)
-        return 0 if record is None else record.num_tokens
+    def find(self, step_id: int) -> StepRecord | None:
+        """A step that is under way, or has returned lately."""
+        return self._steps.get(step_id) or self._returned.get(step_id)
 
     def counts(self) -> InFlight:
         prefill = sum(record.is_prefill for record in self._steps.values())
@@ -58,7 +61,8 @@ class StepsInFlight:
 
     def add(self, entries: tuple[Entry, ...], *, is_prefill: bool, now_s: float) -> StepRecord:
         """A step that is being sent now."""
-        record = StepRecord(self._next_step, is_prefill, {e.session: e for e in entries}, now_s)
+        total_tokens = sum(len(entry.tokens) for entry in entries)
+        record = StepRecord(self._next_step, is_prefill, {e.session: e for e in entries}, now_s, total_tokens)
         self._next_step += 1
         self._steps[record.step_id] = record
         self._set_deadline(record, now_s)
@@ -140,7 +144,9 @@ class StepsInFlight:
     def _drop(self, record: StepRecord, session: int) -> None:
         del record.entries[session]
         if not record.entries:
-            del self._steps[record.step_id]
+            self._returned[record.step_id] = self._steps.pop(record.step_id)
+            if len(self._returned) > REMEMBERED_STEPS:
+                del self._returned[next(iter(self._returned))]
 
     def _start_over(self, record: StepRecord, now_s: float) -> None:
         record.num_received = record.num_sent_on = 0

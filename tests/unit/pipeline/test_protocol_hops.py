@@ -181,3 +181,14 @@ def test_where_the_wire_has_the_step_no_stage_is_called_silent() -> None:
         _sent_on(driver, step, "w0")
         driver.tick_at(now_s)
     assert driver.take_events() == []
+
+
+def test_a_last_stage_is_judged_too_though_its_report_comes_behind_its_result() -> None:
+    driver = _driver()
+    driver.submit(request(max_tokens=40))
+    (step,) = driver.take(Step)
+    for number in range(20):
+        driver.result(step, 5)
+        driver.receive(StageReport(1, step.step_id, "w2", 0.0, 0.1 if number < 10 else 0.5, ()))
+        (step,) = driver.take(Step)
+    assert driver.core.statistics.is_slow(W2)
