@@ -17,7 +17,7 @@ from shoal.gateway.client import DEFAULT_URL, ApiClient, ClientError, endpoint_a
 
 _QUIET_S = 5.0
 _SHOWN_LOSSES = 10
-_STATE_STYLES = {"live": "green", "slow": "yellow"}
+_STATE_STYLES = {"live": "green", "slow": "yellow", "delayed": "yellow"}
 
 
 def status(

@@ -217,6 +217,7 @@ class Controller:
             statistics=self.driver.statistics(),
             journal_limit_bytes=self.plan.journal_bytes,
             round_trip_s=lambda worker: None if watchdog is None else watchdog.round_trip_s(worker),
+            is_delayed=lambda worker: watchdog is not None and watchdog.is_delayed(worker),
             last_pong=lambda worker: None if watchdog is None else watchdog.last_pong(worker),
         )
 

@@ -32,8 +32,10 @@ def cluster_status(
     journal_limit_bytes: int,
     round_trip_s: Callable[[WorkerId], float | None],
     last_pong: Callable[[WorkerId], Pong | None],
+    is_delayed: Callable[[WorkerId], bool],
 ) -> ClusterStatus:
-    """The placement as it is now. round_trip_s: of a worker's last ping; last_pong: what it answered."""
+    """The placement as it is now. round_trip_s: of a worker's last ping; last_pong: what it answered;
+    is_delayed: whether its pings take long."""
     facts = state.facts()
     live = {worker.layers for worker in facts.live}
     return ClusterStatus(
@@ -41,7 +43,7 @@ def cluster_status(
         ready=is_ready,
         epoch=0 if facts.placement is None else facts.placement.epoch,
         n_ctx=n_ctx,
-        workers=tuple(_workers(facts, statistics, round_trip_s, last_pong)),
+        workers=tuple(_workers(facts, statistics, round_trip_s, last_pong, is_delayed)),
         nodes=tuple(_nodes(facts, state, statistics.replay)),
         losses=tuple(_loss(loss) for loss in state.losses),
         missing_layers=tuple((r.start, r.end) for r in facts.ranges if r not in live),
@@ -61,6 +63,7 @@ def _workers(
     statistics: DriverStatistics,
     round_trip_s: Callable[[WorkerId], float | None],
     last_pong: Callable[[WorkerId], Pong | None],
+    is_delayed: Callable[[WorkerId], bool],
 ) -> list[WorkerStatus]:
     stages = () if facts.placement is None else facts.placement.stages
     ordered = [*stages, *(worker for worker in facts.live if worker not in stages)]
@@ -74,6 +77,7 @@ def _workers(
             figures=statistics.stages.get(worker.worker, NO_FIGURES),
             round_trip_s=round_trip_s(worker.worker),
             pong=last_pong(worker.worker),
+            is_delayed=is_delayed(worker.worker),
         )
         for worker in ordered
     ]
@@ -100,8 +104,9 @@ def _worker(
     figures: StageFigures,
     round_trip_s: float | None,
     pong: Pong | None,
+    is_delayed: bool,
 ) -> WorkerStatus:
-    state = "live" if is_live else "lost"
+    how_it_lives = "slow" if figures.is_slow else "delayed" if is_delayed else "live"
     return WorkerStatus(
         worker=worker.worker,
         node=worker.node,
@@ -111,7 +116,7 @@ def _worker(
         layer_end=worker.layers.end,
         pid=worker.pid,
         address=f"{worker.endpoint.address}:{worker.endpoint.port}",
-        state="slow" if is_live and figures.is_slow else state,
+        state=how_it_lives if is_live else "lost",
         compute_ms=figures.compute_ms,
         queue_ms=figures.queue_ms,
         ping_ms=None if round_trip_s is None else 1000 * round_trip_s,

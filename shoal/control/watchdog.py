@@ -5,7 +5,7 @@ silence means; what follows is the keeper's business.
 
 Gone: its process has ended, or its connection broke and it does not answer again, or no answer
 for a while in which this process ran. Stuck: it answers, but a batch makes no progress. Slow is
-neither: only reported.
+neither, nor is one whose pings take long: that is only reported.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 
 from shoal.core.awake_clock import AwakeClock
 from shoal.core.placement import WorkerId, WorkerInfo
@@ -28,7 +29,8 @@ INTERVAL_S = 0.25
 PATIENCE_S = 1.5  # a worker frozen or cut off is noticed in less than 2 s
 BROKEN_PATIENCE_S = 0.3  # after its connection broke: time to connect again
 STUCK_S = 15.0  # one node of a graph never computes for so long; llama.cpp calls back at each
-SLOW_ROUND_TRIP_S = 0.2
+DELAYED_S = 0.2  # a ping that takes so long and longer says that the link is slow
+REMEMBERED_PINGS = 5
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +73,11 @@ class Watchdog:
         """How long its last ping took; None before the first answer."""
         watched = self._watched.get(worker)
         return None if watched is None else watched.round_trip_s
+
+    def is_delayed(self, worker: WorkerId) -> bool:
+        """Whether its last pings took so long that its link must be slow, or it hardly gets to run."""
+        watched = self._watched.get(worker)
+        return watched is not None and watched.is_delayed
 
     def last_pong(self, worker: WorkerId) -> Pong | None:
         """What it said of itself last; None before the first answer."""
@@ -142,12 +149,14 @@ class _Watched:
     info: WorkerInfo
     answered_s: float
     round_trip_s: float | None = None
+    is_delayed: bool = False
     pong: Pong | None = None
     process_fd: int | None = None
     _ended: str | None = None
     _broken_s: float | None = None
     _computing: tuple[int | None, int] = (None, 0)
     _progressed_s: float = field(default=0.0)
+    _round_trips_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_PINGS))
 
     def __post_init__(self) -> None:
         self._progressed_s = self.answered_s
@@ -165,6 +174,10 @@ class _Watched:
         self.answered_s = now_s
         self._broken_s = None
         self.round_trip_s = arrival.round_trip_s
+        self._round_trips_s.append(arrival.round_trip_s)
+        # Not one late ping: most of the last few.
+        is_known = len(self._round_trips_s) == REMEMBERED_PINGS
+        self.is_delayed = is_known and median(self._round_trips_s) > DELAYED_S
         self.pong = arrival.pong
         computing = (arrival.pong.computing_step, arrival.pong.progress)
         if computing[0] is None or computing != self._computing:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker. role: "stage", "hot standby", "warm standby", or "loaded" before it is placed.
-    state: "live", "slow" or "lost". `compute_ms` and `queue_ms`: medians over the last steps, None
-    before any. ping_ms: of the last ping. journal_bytes: what its journals take; cut_journals: sessions of
-    which they have the last rows only; journal_cuts, long_pulls: how often that happened, and how often it
-    made a session be computed again from farther up. computed_tokens, compute_s: all that it has computed;
-    pulled_tokens, pull_s: the part of that which was computed again after a loss."""
+    """One worker. role: "stage", "hot standby", "warm standby", or "loaded" before it is placed. state:
+    "live", "slow" (its steps take far longer than they did), "delayed" (its pings take long) or "lost".
+    `compute_ms` and `queue_ms`: medians over the last steps, None before any. ping_ms: of the last ping.
+    journal_bytes: what its journals take; cut_journals: sessions of which they have the last rows only;
+    journal_cuts, long_pulls: how often that happened, and how often it made a session be computed again
+    from farther up. computed_tokens, compute_s: all that it has computed; pulled_tokens, pull_s: the part
+    of that which was computed again after a loss."""
 
     worker: str
     node: str

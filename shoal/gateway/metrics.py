@@ -120,6 +120,12 @@ def _by_state(name: str, text: str, **values: int) -> Metric:
 def _of_workers(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:
     labels = ["stage", "node", "worker", "role"]
     live = GaugeMetricFamily("shoal_worker_live", "1 unless the worker is lost.", labels=labels)
+    slow = GaugeMetricFamily(
+        "shoal_worker_slow",
+        "1 where steps (why=steps) or pings (why=pings) take far too long.",
+        labels=[*labels, "why"],
+    )
+    pings = GaugeMetricFamily("shoal_worker_ping_seconds", "The last ping's round trip.", labels=labels)
     steps = CounterMetricFamily("shoal_worker_steps", "Steps computed.", labels=labels)
     times = GaugeMetricFamily(
         "shoal_worker_step_seconds", "Median over a worker's last steps.", labels=[*labels, "part"]
@@ -135,11 +141,15 @@ def _of_workers(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:
         busy.add_metric([*values, "new"], worker.compute_s - worker.pull_s)
         busy.add_metric([*values, "pulled"], worker.pull_s)
         live.add_metric(values, worker.state != "lost")
+        slow.add_metric([*values, "steps"], worker.state == "slow")
+        slow.add_metric([*values, "pings"], worker.state == "delayed")
+        if worker.ping_ms is not None:
+            pings.add_metric(values, worker.ping_ms / 1000)
         steps.add_metric(values, worker.steps)
         for part, milliseconds in (("compute", worker.compute_ms), ("queue", worker.queue_ms)):
             if milliseconds is not None:
                 times.add_metric([*values, part], milliseconds / 1000)
-    yield from (live, steps, times, tokens, busy)
+    yield from (live, slow, pings, steps, times, tokens, busy)
 
 
 def _of_journals(status: ClusterStatus) -> Iterator[Metric]:

@@ -158,6 +158,7 @@ def test_a_frozen_process_is_lost_though_its_connections_stand(
     process, info = answering_process
     with watching(info, secure=secure) as (dog, losses):
         wait_until(lambda: dog.round_trip_s(info.worker) is not None, deadline_s=DEADLINE_S, what="a pong")
+        assert not dog.is_delayed(info.worker)
         os.kill(process.pid, signal.SIGSTOP)
         worker, cause = losses.get(timeout=DEADLINE_S)
     assert worker == info.worker
@@ -196,11 +197,12 @@ def test_a_worker_that_answers_now_and_then_is_not_lost(
             assert losses.empty()
 
 
-def test_a_worker_that_answers_slowly_but_always_is_not_lost(
+def test_a_worker_that_answers_slowly_but_always_is_delayed_and_not_lost(
     secure: SecureContext, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "INTERVAL_S", 0.01)
     monkeypatch.setattr(watchdog, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(watchdog, "DELAYED_S", 0.05)
     with secure.server_socket(zmq.ROUTER) as slow:
         port = bind_free_port(slow, "127.0.0.1")
         waiting: list[tuple[bytes, int]] = []
@@ -216,8 +218,9 @@ def test_a_worker_that_answers_slowly_but_always_is_not_lost(
                     slow.send_multipart([to, encode(pong(nonce))])
             assert losses.empty()
             round_trip_s = dog.round_trip_s(WorkerId("w"))
-        assert round_trip_s is not None
-        assert round_trip_s > 0.05
+            assert round_trip_s is not None
+            assert round_trip_s > 0.05
+            assert dog.is_delayed(WorkerId("w"))
 
 
 @pytest.mark.usefixtures("hurried")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.gateway.running_gateway import RunningGateway
@@ -71,6 +72,21 @@ def test_journals_are_shown_with_what_a_full_one_has_led_to(gateway: RunningGate
     assert value(samples, "shoal_worker_cut_journals", **worker) == 2
     assert value(samples, "shoal_worker_journal_cuts_total", **worker) == 7
     assert value(samples, "shoal_worker_long_pulls_total", **worker) == 1
+
+
+@pytest.mark.parametrize(("state", "why"), [("slow", "steps"), ("delayed", "pings"), ("live", None)])
+def test_a_worker_that_is_slow_is_flagged_with_the_reason(
+    gateway: RunningGateway, state: str, why: str | None
+) -> None:
+    status = gateway.view.current
+    worker = replace(status.workers[0], state=state)
+    gateway.view.current = replace(status, workers=(worker, status.workers[1]))
+    samples = scrape(gateway)
+    labels = {"stage": "0", "node": "node-1", "worker": "w-1", "role": "stage"}
+    flagged = [w for w in ("steps", "pings") if value(samples, "shoal_worker_slow", **labels, why=w)]
+    assert flagged == ([] if why is None else [why])
+    assert value(samples, "shoal_worker_live", **labels) == 1
+    assert value(samples, "shoal_worker_ping_seconds", **labels) == 0.0007
 
 
 def test_what_was_computed_again_is_told_apart(gateway: RunningGateway) -> None:
