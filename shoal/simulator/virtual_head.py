@@ -94,6 +94,7 @@ class VirtualHead:
         self._nodes = set(nodes)
         self._live: dict[WorkerId, VirtualWorker] = {}
         self._answered_s: dict[WorkerId, float] = {}
+        self._owners: dict[int, tuple[WorkerId, ...]] = {}
         self._starting: list[Start] = []
         self._leaving: set[NodeId] = set()
         self._handing: set[WorkerId] = set()
@@ -212,6 +213,7 @@ class VirtualHead:
             error = NodeLost(node="virtual", layers=layers, cause="no machine is left that could hold them")
             self.driver.fail_all(error, self._env.now)
         if decision.placement is not None and decision.placement != self.placement:
+            self._note_owners(decision.placement)
             self.placement = decision.placement
             limits = [self._live[w.worker].engine.limits for w in decision.placement.workers]
             capacity = Capacity.smallest(limits, journal_bytes=self._config.journal_bytes)
@@ -225,6 +227,14 @@ class VirtualHead:
             if worker.info.node in self._leaving and worker.info not in stages:
                 self._retire(worker.info.worker)
         self._flush()
+
+    def _note_owners(self, placement: Placement) -> None:
+        """An epoch has one owner a stage, once and for all."""
+        owners = tuple(stage.worker for stage in placement.stages)
+        if self._owners.setdefault(placement.epoch, owners) != owners:
+            raise AssertionError(
+                f"two owners at epoch {placement.epoch}: {self._owners[placement.epoch]}, {owners}"
+            )
 
     def _facts(self) -> Facts:
         config = self._config

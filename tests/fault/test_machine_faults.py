@@ -66,7 +66,12 @@ def _random_cluster(seed: int, rng: random.Random) -> VirtualCluster:
         survive=rng.choice([0, 1, 1, 2]),
         workers_per_node=rng.choice([1, 2, 3]),
         load_s=rng.choice([0.1, 1.0, 5.0]),
-        faults=NetworkFaults(delay_s=0.0005, jitter_s=rng.choice([0.0, 0.001, 0.01])),
+        faults=NetworkFaults(
+            delay_s=0.0005,
+            jitter_s=rng.choice([0.0, 0.001, 0.01]),
+            loss=rng.choice([0.0, 0.0, 0.002]),
+            duplication=rng.choice([0.0, 0.0, 0.05]),
+        ),
     )
 
 
