@@ -30,6 +30,7 @@ from benchmarks.servers import ShoalServe
 from benchmarks.sse import complete
 
 MAY_GROW = 0.05
+LONG_SILENCE_S = 5.0
 MIN_SAMPLES = 12
 """Of a process that lived long enough to be judged."""
 
@@ -44,6 +45,7 @@ class Streams:
         self._stopping = threading.Event()
         self.counts: Counter[str] = Counter()
         self.stalls_s: list[float] = []
+        self.long_silences: list[str] = []
         self._unbroken = [self._ask(prompt) for prompt in PROMPTS]
         self.stalls_s.clear()
         self._pool = ThreadPoolExecutor(len(PROMPTS))
@@ -65,7 +67,12 @@ class Streams:
 
     def _ask(self, prompt: list[int]) -> str | None:
         timed = complete(self._served.url, self._served.model, prompt, self._max_tokens)
-        self.stalls_s.append(timed.stall_s(timed.began_s))
+        stall_s = timed.stall_s(timed.began_s)
+        self.stalls_s.append(stall_s)
+        if stall_s > LONG_SILENCE_S:
+            self.long_silences.append(
+                f"{stall_s:.1f} s, in an answer that ended at {time.strftime('%H:%M:%S')}"
+            )
         return None if timed.error else timed.text
 
 
@@ -76,11 +83,14 @@ class Memory:
         self._served = served
         self._bytes: dict[int, list[int]] = defaultdict(list)
         self._names: dict[int, str] = {}
+        self._daemons: set[int] = set()
 
     def sample(self) -> None:
         head = psutil.Process(self._served.process.pid)
         workers = {worker["pid"] for worker in status_of(self._served)["workers"]}
-        for pid in {head.pid, *workers, *(child.pid for child in head.children(recursive=True))}:
+        if not self._daemons:
+            self._daemons = ray_daemons(workers)
+        for pid in {head.pid, *workers, *self._daemons}:
             try:
                 process = psutil.Process(pid)
                 self._bytes[pid].append(process.memory_info().rss)
@@ -98,6 +108,18 @@ class Memory:
                 first, last = median(sizes[quarter : 2 * quarter]), median(sizes[-quarter:])
                 found.append((f"{self._names[pid]} {pid}", int(first), int(last)))
         return found
+
+
+def ray_daemons(workers: set[int]) -> set[int]:
+    """Ray's own processes: the one that started the workers, and those that use the same folder."""
+    raylet = next((p for pid in workers if (p := psutil.Process(pid).parent()) is not None), None)
+    folders = [] if raylet is None else [w for w in raylet.cmdline() if w.startswith("--session_dir=")]
+    if not folders:
+        return set()
+    folder = folders[0].partition("=")[2]
+    return {
+        p.pid for p in psutil.process_iter(["cmdline"]) if any(folder in w for w in p.info["cmdline"] or ())
+    }
 
 
 def status_of(served: ShoalServe) -> dict[str, Any]:
@@ -145,6 +167,8 @@ def run(arguments: argparse.Namespace, served: ShoalServe) -> list[str]:
     print(f"{arguments.kills} kills, {dict(streams.counts)}, last losses {dict(rungs)}")
     print(f"longest silence of an answer: median {median(streams.stalls_s):.2f} s", end=", ")
     print(f"most {max(streams.stalls_s):.2f} s")
+    for silence in streams.long_silences[:10]:
+        print(f"silence of {silence}")
     return problems
 
 
@@ -155,11 +179,12 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=3.0, help="seconds between two kills")
     parser.add_argument("--max-tokens", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--log", type=Path, help="where the head's output is kept")
     parser.add_argument("--home", type=Path, default=Path.home() / ".cache" / "shoal")
     arguments = parser.parse_args()
     flags = ["--nodes", "3", "--spares", "1", "--threads", "1", "--invariant"]
     with tempfile.TemporaryDirectory() as folder:
-        served = ShoalServe(arguments.model, arguments.home, Path(folder) / "log", flags)
+        served = ShoalServe(arguments.model, arguments.home, arguments.log or Path(folder) / "log", flags)
         try:
             problems = run(arguments, served)
         finally:
