@@ -251,11 +251,14 @@ def _one_stream(one: OneStream, link: str) -> RenderableType:
 
 def _throughput(many: Throughput) -> RenderableType:
     table = section("All streams together")
+    at_once = (
+        "" if many.streams_at_once == many.streams else f"; {many.streams_at_once:,} at a time is faster"
+    )
     fact(
         table,
         f"{many.streams:,} streams",
         f"{digits_text(many.streams_tok_per_s)} tok/s",
-        f"{many.streams_machines:,} machines",
+        f"{many.streams_machines:,} machines{at_once}",
     )
     fact(
         table,

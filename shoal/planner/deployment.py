@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.catalogue.machine import LinkKind, MachineKind
 from shoal.core.errors import ConfigError
@@ -82,10 +82,21 @@ def least_latency(model: ModelDemand, cluster: Cluster, link: LinkKind, assumpti
 def candidate_deployments(
     model: ModelDemand, cluster: Cluster, link: LinkKind, assumptions: Assumptions
 ) -> tuple[Deployment, ...]:
-    """What is worth comparing. Raises DoesNotFit with what is missing."""
+    """What is worth comparing. Raises DoesNotFit with what is missing for all streams at the same time.
+
+    Some have room for fewer streams than are asked for, and let others wait: caches of all of them may
+    push layers to machines so slow that everybody would be served later.
+    """
     layouts = Layouts(model, link, assumptions)
     found = [*_layered(layouts, model, cluster, assumptions)]
-    return tuple(found or _in_pieces(layouts, model, cluster, assumptions))
+    if not found:
+        return tuple(_in_pieces(layouts, model, cluster, assumptions))
+    if len(cluster.members) > 1:
+        streams = assumptions.streams
+        while (streams := streams * 7 // 8) > 0:
+            fewer = replace(assumptions, streams=streams)
+            found += _layered(Layouts(model, link, fewer), model, cluster, fewer)
+    return tuple(found)
 
 
 def fastest_for(candidates: Sequence[Deployment], streams: int | None) -> Deployment:

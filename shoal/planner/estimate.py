@@ -103,9 +103,11 @@ class OneStream:
 @dataclass(frozen=True, slots=True)
 class Throughput:
     """All streams together. streams_*: with the number asked for; full_*: with as many as help.
-    *_machines: in the deployment that is fastest for it."""
+    *_machines: in the deployment that is fastest for it. streams_at_once: of those asked for, how many
+    it serves at the same time; others wait, because that is faster for all."""
 
     streams: int
+    streams_at_once: int
     streams_machines: int
     streams_tok_per_s: float
     full_streams: int
@@ -237,6 +239,7 @@ def throughput(candidates: Sequence[Deployment], streams: int) -> Throughput:
     few, many = fastest_for(candidates, streams), fastest_for(candidates, None)
     return Throughput(
         streams=streams,
+        streams_at_once=min(streams, few.max_streams),
         streams_machines=few.num_machines,
         streams_tok_per_s=few.tok_per_s(streams),
         full_streams=many.saturating_streams,

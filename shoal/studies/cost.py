@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shoal.catalogue.loader import load_catalogue
-from shoal.core.units import digits_text, seconds_text
-from shoal.planner.assumptions import default_assumptions
-from shoal.planner.cluster import parse_cluster, slowest_link
-from shoal.planner.deployment import DoesNotFit
-from shoal.planner.estimate import estimate_model
+from shoal.catalogue.machine import LinkKind
+from shoal.core.units import bytes_text, digits_text
+from shoal.planner.assumptions import Assumptions, default_assumptions
+from shoal.planner.cluster import Cluster, parse_cluster, slowest_link
+from shoal.planner.deployment import DoesNotFit, candidate_deployments, fastest_for
+from shoal.planner.estimate import Throughput, estimate_model
+from shoal.planner.layout import Layouts
+from shoal.planner.model_demand import ModelDemand
 from shoal.planner.model_source import find_model
 from shoal.simulator.plots import Line, Plot
 from shoal.studies.page import Page, TableBlock
@@ -19,7 +22,9 @@ CHOICES = (
     ("five motley boxes", "rtx-3090, rtx-3060, rtx-4060, desktop-ddr5, rtx-4070"),
     ("one rented H100", "1xh100"),
 )
-MODELS = (("qwen3-30b-a3b", "q4_k_m"), ("llama-70b", "q4_k_m"))
+MOTLEY = CHOICES[1][1]
+LARGE = ("llama-70b", "q4_k_m")
+MODELS = (("qwen3-30b-a3b", "q4_k_m"), LARGE)
 STREAMS = (1, 8, 64)
 
 
@@ -39,7 +44,7 @@ def cost() -> Page:
         "model",
         "machines",
         "streams",
-        "a token",
+        "at a time",
         "tokens/s",
         "electricity",
         "hardware",
@@ -54,7 +59,8 @@ def cost() -> Page:
             "machine "
             "that is bought costs its price over its lifetime and its electricity, a rented one its rent; "
             "idle "
-            "hours cost as much as busy ones, so few streams are dear everywhere."
+            "hours cost as much as busy ones, so few streams are dear everywhere. Where all streams at the "
+            f"same time do not fit, or are served more slowly, some wait for others. {_why_few_at_a_time()}"
         ),
         tables=(TableBlock("USD per million tokens", columns, rows),),
         computed="The cost model's throughput at each number of streams, and the catalogue's prices over it.",
@@ -81,14 +87,10 @@ def _figures(
 ) -> tuple[tuple[str, ...], float | None]:
     known = load_catalogue()
     cluster = parse_cluster([machines], known)
-    given = replace(default_assumptions(known), streams=streams, context_tokens=2048)
-    try:
-        found = estimate_model(cluster, find_model(name, quant, known), slowest_link(cluster, known), given)
-    except DoesNotFit:
-        return ("does not fit", "", "", "", "", ""), None
-    assert found.one_stream is not None
-    assert found.throughput is not None
-    rate = found.throughput.streams_tok_per_s
+    given = replace(default_assumptions(known), context_tokens=2048)
+    model, link = find_model(name, quant, known), slowest_link(cluster, known)
+    throughput = _throughput(cluster, model, link, given, streams)
+    rate = throughput.streams_tok_per_s
     million_s = 1e6 / rate
     hours = million_s / 3600
     electricity = cluster.power_w / 1000 * hours * given.usd_per_kwh
@@ -98,8 +100,45 @@ def _figures(
     rent = None if not is_rented or hourly is None else hourly * hours
     total = rent if hardware is None else hardware + electricity
     texts = (
-        seconds_text(found.one_stream.expected_s),
+        str(throughput.streams_at_once),
         digits_text(rate),
         *("-" if usd is None else digits_text(usd) for usd in (own_electricity, hardware, rent, total)),
     )
     return texts, total
+
+
+def _throughput(
+    cluster: Cluster, model: ModelDemand, link: LinkKind, given: Assumptions, streams: int
+) -> Throughput:
+    """With as many of `streams` at a time as fit; the others wait."""
+    for at_once in range(streams, 0, -1):
+        try:
+            found = estimate_model(cluster, model, link, replace(given, streams=at_once)).throughput
+        except DoesNotFit:
+            continue
+        assert found is not None
+        return found
+    raise DoesNotFit(f"{model.name} does not fit {cluster} with a single stream.")
+
+
+def _why_few_at_a_time() -> str:
+    """What room for all streams at once would do to motley boxes."""
+    known = load_catalogue()
+    cluster = parse_cluster([MOTLEY], known)
+    model, link = find_model(*LARGE, known), slowest_link(cluster, known)
+    given = replace(default_assumptions(known), streams=max(STREAMS), context_tokens=2048)
+    few = _throughput(cluster, model, link, given, given.streams)
+    best = fastest_for(candidate_deployments(model, cluster, link, given), given.streams)
+    kinds = [kind for kind, count in cluster.members for _ in range(count)]
+    every = Layouts(model, link, given).balance(kinds)
+    assert every is not None
+    slow = every.stages[-1]  # the fastest machines come first
+    caches = bytes_text(given.streams * model.kv_bytes(given.context_tokens))
+    return (
+        f"Room for the caches of all {given.streams} streams of the 70B model ({caches}) would move "
+        f"{slow.piece.layers.num_layers} of its {model.num_layers} layers from the motley boxes' cards to "
+        "the slow memory of the desktop, and leave "
+        f"{digits_text(every.decode_tok_per_s(given.streams))} tokens/s; {few.streams_at_once} streams at a "
+        f"time, in {best.num_pipelines} pipelines, get "
+        f"{digits_text(few.streams_tok_per_s)}."
+    )

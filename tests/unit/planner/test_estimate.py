@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -44,6 +45,23 @@ def test_copies_of_a_pipeline_multiply_throughput() -> None:
     best = fastest_for(candidates, None)
     assert best.num_machines == 6
     assert best.tok_per_s(best.saturating_streams) >= 6 * 4 / 10.0
+
+
+def test_streams_wait_where_room_for_all_would_move_layers_to_a_slow_machine(catalogue: Catalogue) -> None:
+    boxes = parse_cluster(["rtx-3090, rtx-3060, rtx-4060, desktop-ddr5, rtx-4070"], catalogue)
+    demand, link = find_model("llama-70b", "q4_k_m", catalogue), catalogue.link("gigabit")
+    rates = []
+    for streams in (8, 16, 32, 64):
+        given = replace(default_assumptions(catalogue), streams=streams, context_tokens=2048)
+        found = estimate_model(boxes, demand, link, given).throughput
+        assert found is not None
+        assert (found.streams_at_once < streams) == (streams == 64)
+        rates.append(found.streams_tok_per_s)
+    assert all(more > 0.95 * fewer for fewer, more in pairwise(rates))
+    assert rates[-1] > 100
+    everything = Layouts(demand, link, given).balance([kind for kind, _ in boxes.members])
+    assert everything is not None
+    assert everything.decode_tok_per_s(64) < 20
 
 
 def test_upkeep_is_power_and_price_over_tokens() -> None:
