@@ -14,8 +14,8 @@ from rich.text import Text
 from shoal.commands.progress import byte_progress
 from shoal.core.errors import UnsupportedModel
 from shoal.core.specs import ModelSpec
-from shoal.model.catalog import resolve
 from shoal.model.gguf_file import ModelFile
+from shoal.model.known_models import resolve
 from shoal.model.slicing import runs_text
 from shoal.model.spec_reader import legal_cuts, read_spec
 

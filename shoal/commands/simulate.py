@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -59,7 +59,7 @@ def _run(scenario: Scenario, seed: int, out: Path | None) -> Report:
     if scenario.mode is Mode.COARSE:
         return _run_coarse(scenario, seed, out)
     simulation = FineSimulation(scenario, seed, keep_batches=TRACE_BATCHES if out else 0)
-    with share_progress(scenario.name) as progress, _interruptible():
+    with share_progress(scenario.name) as progress, _interruptible(simulation.stop):
         result = simulation.run(progress)
     report = report_fine(result, seed)
     if out is not None:
@@ -70,7 +70,7 @@ def _run(scenario: Scenario, seed: int, out: Path | None) -> Report:
 
 def _run_coarse(scenario: Scenario, seed: int, out: Path | None) -> Report:
     simulation = CoarseSimulation(scenario, seed)
-    with share_progress(scenario.name) as progress, _interruptible():
+    with share_progress(scenario.name) as progress, _interruptible(simulation.stop):
         result = simulation.run(progress)
     report = report_coarse(result, seed)
     if out is not None:
@@ -79,17 +79,18 @@ def _run_coarse(scenario: Scenario, seed: int, out: Path | None) -> Report:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """A polite kill ends a run like Ctrl-C does: with a report."""
+def _interruptible(stop: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and a polite kill end a run with a report."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        stop()
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _show(report: Report, out: Path | None) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from shoal.commands.progress import byte_progress
 from shoal.core.errors import ConfigError, IllegalCut
 from shoal.core.specs import LayerRange
-from shoal.model.catalog import resolve
+from shoal.model.known_models import resolve
 from shoal.model.slicing import cut_embedding, cut_slice, slice_file_bytes
 from shoal.model.spec_reader import read_spec
 

@@ -28,7 +28,7 @@ from shoal.core.invariant_mode import Q8_0_PER_F16, cells_of_a_sequence
 from shoal.core.journal_room import least_session_bytes, max_sessions
 from shoal.core.placement import NodeId
 from shoal.core.specs import LayerRange, ModelSpec
-from shoal.model.catalog import resolve
+from shoal.model.known_models import resolve
 from shoal.model.spec_reader import legal_cuts, read_spec, why_illegal, why_not_invariant
 
 DEFAULT_NODES = 3

@@ -16,10 +16,13 @@ import numpy as np
 
 from shoal.simulator.cell_plan import deal_machines
 from shoal.simulator.coarse_arrivals import CoarseArrivals
-from shoal.simulator.coarse_cells import CoarseCells, Floats, Ints
+from shoal.simulator.coarse_cells import CoarseCells, Flags, Floats, Ints
 from shoal.simulator.coarse_churn import CoarseChurn
 from shoal.simulator.coarse_flows import CoarseFlows
-from shoal.simulator.coarse_tables import StackedTables, kinds_of_cells
+from shoal.simulator.coarse_gateways import CoarseGateways
+from shoal.simulator.coarse_queues import CoarseQueues
+from shoal.simulator.coarse_step_tables import StepTables
+from shoal.simulator.coarse_tables import kinds_of_cells
 from shoal.simulator.records import Outcome, TimePoint
 from shoal.simulator.scenario import Scenario
 
@@ -66,7 +69,6 @@ class CoarseSimulation:
         self._rng = np.random.default_rng(cells_seed)
         dealt = deal_machines(scenario)
         self._tables, kinds = kinds_of_cells(scenario, dealt)
-        self._stacked = StackedTables(self._tables)
         self._kind = kinds
         serving, churn = scenario.serving, scenario.churn
         self._cells = CoarseCells(
@@ -78,33 +80,43 @@ class CoarseSimulation:
             rng=self._rng,
         )
         self._gateway = np.arange(len(kinds)) // serving.gateway_cells
-        num_gateways = int(self._gateway[-1]) + 1
-        self._cells_behind = np.bincount(self._gateway)
-        self._waiting = np.zeros(num_gateways, np.int64)
+        cells_behind = np.bincount(self._gateway)
         self._arrivals = CoarseArrivals(
-            scenario, self._cells_behind / len(kinds), np.random.default_rng(arrivals_seed)
+            scenario, cells_behind / len(kinds), np.random.default_rng(arrivals_seed)
         )
-        self._step_s = step_s or self._choose_step_s()
+        self._gateways = CoarseGateways(len(kinds), serving.gateway_cells)
+        wanted_s = step_s or self._choose_step_s()
+        self._num_steps = max(1, round(scenario.duration_s / wanted_s))
+        self._step_s = scenario.duration_s / self._num_steps
+        self._queues = CoarseQueues(cells_behind * serving.max_waiting, self._step_s)
+        self._steps = StepTables(self._tables, self._step_s, scenario.workload.mean_output_tokens)
+        self._state = self._steps.state(kinds, self._cells.doubling)
         self._flows = CoarseFlows()
-        self._cell_pace_s = np.zeros(len(kinds))
+        self._is_stopped = False
+        self._pace = np.zeros(len(kinds))
         self._churn = CoarseChurn(scenario, dealt, np.random.default_rng(churn_seed))
 
     def run(self, progress: Progress = lambda done_s, total_s: None) -> CoarseResult:
-        """Up to the scenario's end, or until KeyboardInterrupt."""
-        num_steps = max(1, round(self.scenario.duration_s / self._step_s))
-        step_s = self._step_s = self.scenario.duration_s / num_steps
+        """Up to the scenario's end, until `stop`, or until `progress` raises KeyboardInterrupt."""
+        num_steps, step_s = self._num_steps, self._step_s
         every = max(1, num_steps // TIME_POINTS)
         done = 0
         try:
             for number in range(num_steps):
                 self._step(number * step_s)
                 done = number + 1
+                if self._is_stopped:
+                    break
                 if done % every == 0 or done == num_steps:
                     self._note_time(done * step_s)
                     progress(done * step_s, self.scenario.duration_s)
         except KeyboardInterrupt:
             pass  # asked for: the report says that it is partial
         return self._result(done * step_s)
+
+    def stop(self) -> None:
+        """End after the step under way, so that every request is counted once; may come from a signal."""
+        self._is_stopped = True
 
     # ------------------------------------------------------------ one step
 
@@ -113,126 +125,91 @@ class CoarseSimulation:
         for machines, is_loss in self._churn.until(end_s):
             numbers, counts = np.unique(machines, return_counts=True)
             (cells.lose if is_loss else cells.regain)(numbers, counts, now_s)
+            self._state = self._steps.state(self._kind, cells.doubling)
         cells.restore_standbys(now_s)
-        self._take_in(now_s)
-        self._dispatch(now_s)
-        self._compute(now_s)
-
-    def _take_in(self, now_s: float) -> None:
-        in_system = np.bincount(
-            self._gateway, self._cells.prompts + self._cells.answers, len(self._waiting)
-        ).astype(np.int64)
-        come = self._arrivals.come(now_s, self._step_s, in_system + self._waiting)
+        come = self._arrivals.come(now_s, self._step_s, self._num_present)
         self._flows.arrived += int(come.sum())
-        room = self._cells_behind * (self.scenario.serving.max_waiting + self.scenario.serving.streams)
-        self._waiting += come
-        refused = np.maximum(0, self._waiting - room)
-        self._waiting -= refused
-        self._flows.refused += int(refused.sum())
-
-    def _dispatch(self, now_s: float) -> None:
-        """Each gateway gives its requests to its emptiest cells, one each a pass."""
-        cells, streams = self._cells, self.scenario.serving.streams
-        if not self._waiting.any():
-            self._flows.wait_s = np.zeros(0)
-            return
+        self._queues.add(come)
         is_answering = cells.answering(now_s)
+        self._dispatch(is_answering)
+        self._compute(is_answering)
+
+    def _num_present(self) -> Ints:
+        """Requests at each gateway and in its cells."""
+        queues = self._queues
+        in_cells = np.bincount(self._gateway, self._cells.prompts + self._cells.answers, len(queues.waiting))
+        found: Ints = in_cells.astype(np.int64) + queues.waiting
+        return found
+
+    def _dispatch(self, is_answering: Flags) -> None:
+        """Each gateway gives its requests to its emptiest cells, one each a pass."""
+        cells, queues, streams = self._cells, self._queues, self.scenario.serving.streams
         for _ in range(PASSES):
-            load = cells.prompts + cells.answers
-            open_cells = np.flatnonzero(is_answering & (load < streams) & (self._waiting[self._gateway] > 0))
-            if not len(open_cells):
+            if queues.is_empty:
                 break
-            gateway = self._gateway[open_cells]
-            order = np.lexsort((load[open_cells], gateway))
-            sorted_gateway = gateway[order]
-            firsts = np.searchsorted(sorted_gateway, sorted_gateway)
-            given = np.arange(len(order)) - firsts < self._waiting[sorted_gateway]
-            chosen = open_cells[order[given]]
+            load = np.where(is_answering, cells.prompts + cells.answers, streams)
+            chosen = self._gateways.emptiest(load, queues.waiting, streams)
+            if not len(chosen):
+                break
             cells.prompts[chosen] += 1
-            self._waiting -= np.bincount(self._gateway[chosen], minlength=len(self._waiting))
-        self._flows.wait_s = self._expected_wait_s()
+            queues.take(np.bincount(self._gateway[chosen], minlength=len(queues.waiting)))
+        self._flows.refused += queues.end_step()
 
-    def _expected_wait_s(self) -> Floats:
-        """Of each gateway's queue now: its length over the rate at which answers end there."""
-        return self._waiting / np.maximum(self._flows.rate_per_s(len(self._waiting)), 1e-9)
-
-    def _compute(self, now_s: float) -> None:
-        cells, flows, step_s = self._cells, self._flows, self._step_s
-        active = np.flatnonzero((cells.prompts + cells.answers > 0) & cells.answering(now_s))
-        if not len(active):
-            flows.note_ended(self._gateway[active], np.zeros(0, np.int64), len(self._waiting), step_s)
-            return
-        prompts, answers = cells.prompts[active], cells.answers[active]
-        kind, doubling = self._kind[active], cells.doubling[active]
-        state = self._stacked.index(kind, doubling, prompts, answers)
-        first_s = self._stacked.first_s[state]
-        # Prompts keep the cell busy for a part of the step only, then answers go faster.
-        per_s = self._stacked.prefill_per_s[state]
-        drain_s = np.divide(prompts, per_s, out=np.zeros(len(active)), where=per_s > 0)
-        share = np.minimum(1.0, drain_s / step_s)
-        started = np.minimum(
-            prompts, np.floor(per_s * step_s + self._rng.random(len(active))).astype(np.int64)
-        )
-        calm = self._stacked.index(kind, doubling, np.zeros_like(prompts), answers)
-        tokens_each = self._tokens_each(share, self._stacked.token_s[state], self._stacked.token_s[calm])
-        new = self._stacked.index(kind, doubling, np.zeros_like(prompts), np.maximum(started, 1))
-        new_each = (1 - share / 2) * step_s / self._stacked.token_s[new]
-        fresh_each = np.where(answers > 0, tokens_each, new_each) / 2
-        ended, tokens = self._end_answers(answers, started, tokens_each, fresh_each)
-        cells.prompts[active] -= started
-        cells.answers[active] += started - ended
+    def _compute(self, is_answering: Flags) -> None:
+        """All cells at once. One that does not answer counts as empty: nothing happens in it."""
+        cells, flows, step = self._cells, self._flows, self._steps
+        prompts, answers = cells.prompts * is_answering, cells.answers * is_answering
+        state = self._state + prompts * step.prompt_step + answers
+        drawn = self._rng.random((2, len(state)))
+        started = np.minimum(prompts, (step.started[state] + drawn[0]).astype(np.int64))
+        ended = np.minimum(answers, step.num_ended(state, drawn[1]))
+        begins = np.flatnonzero(started)
+        ended_fresh, made_fresh = self._end_fresh(state[begins], started[begins])
+        pace_per_s = self._pace_per_s(state, answers)
+        self._note_first(state, started)
+        ends = np.flatnonzero(ended)
+        flows.note_token(1 / pace_per_s[ends], ended[ends])
+        fresh = begins[np.flatnonzero(ended_fresh)]
+        new_s = step.new_s[state[fresh], started[fresh]]
+        pace_s = np.divide(1, pace_per_s[fresh], out=new_s, where=pace_per_s[fresh] > 0)
+        flows.note_token(pace_s, ended_fresh[ended_fresh > 0])
+        ended[begins] += ended_fresh
+        cells.prompts -= started
+        cells.answers += started - ended
         flows.answered += int(ended.sum())
-        flows.tokens += tokens
-        wait_s = flows.waits(self._gateway[active])
-        flows.note_first(first_s + wait_s, started)
-        pace_s = self._pace_s(
-            active, answers, tokens_each, self._stacked.token_s[calm], self._stacked.token_s[new]
-        )
-        flows.note_token(pace_s, ended)
-        flows.note_ended(self._gateway[active], ended, len(self._waiting), step_s)
-        self._note_busy(state, calm, share)
+        in_state = np.bincount(state, minlength=len(step.made))
+        flows.tokens += float(in_state @ step.made) + made_fresh + float(started.sum())
+        flows.busy_s += float(in_state @ step.busy_s)
+        flows.link_s += float(in_state @ step.link_s)
 
-    def _pace_s(self, active: Ints, answers: Ints, each: Floats, calm_s: Floats, new_s: Floats) -> Floats:
-        """From token to token in each cell, over about the time that an answer takes: what the answers
-        that end now have seen. A mean over time of rates, as slow moments last longer."""
-        before_s = self._cell_pace_s[active]
-        before_s = np.where(before_s > 0, before_s, calm_s)
-        mean = max(self.scenario.workload.mean_output_tokens, 1.0)
-        weight = np.minimum(1.0, self._step_s / np.maximum(mean * before_s, 1e-12))
-        per_s = (1 - weight) / np.maximum(before_s, 1e-12) + weight * each / self._step_s
-        pace_s = np.where(answers > 0, 1 / np.maximum(per_s, 1e-12), 0.0)
-        self._cell_pace_s[active] = pace_s
-        return np.where(answers > 0, pace_s, new_s)
+    def _note_first(self, state: Ints, started: Ints) -> None:
+        flows, first_s, waited_s = self._flows, self._steps.first_s, self._queues.waited_s
+        if waited_s.any():
+            begins = np.flatnonzero(started)
+            flows.note_first(first_s[state[begins]] + waited_s[self._gateway[begins]], started[begins])
+        else:
+            flows.note_first(first_s, np.bincount(state, started, len(first_s)))
 
-    def _tokens_each(self, share: Floats, busy_s: Floats, calm_s: Floats) -> Floats:
-        """Tokens of one answer in this step."""
-        busy = np.divide(share, busy_s, out=np.zeros(len(share)), where=busy_s > 0)
-        calm = np.divide(1 - share, calm_s, out=np.zeros(len(share)), where=calm_s > 0)
-        return (busy + calm) * self._step_s
+    def _end_fresh(self, state: Ints, started: Ints) -> tuple[Ints, float]:
+        """Of answers that started in this step: how many end in it, and the tokens of all after the first."""
+        chance = self._steps.end_fresh[state, started]
+        ended = (self._rng.random(len(state)) < chance).astype(np.int64)
+        several = np.flatnonzero(started > 1)
+        ended[several] = self._rng.binomial(started[several], chance[several])
+        return ended, float(started @ chance) * max(self._steps.later_tokens, 0.0)
 
-    def _end_answers(
-        self, answers: Ints, started: Ints, each: Floats, fresh_each: Floats
-    ) -> tuple[Ints, float]:
-        """How many answers end, old and fresh ones, and the tokens of all in this step. The first token
-        comes with the prompt; the others are `mean - 1` on average, without memory."""
-        mean = self.scenario.workload.mean_output_tokens - 1
-        if mean <= 0:
-            return started, float(started.sum())
-        ended = self._rng.binomial(answers, -np.expm1(-each / mean))
-        ended += self._rng.binomial(started, -np.expm1(-fresh_each / mean))
-        # Expected tokens of answers that may end within the step.
-        made = answers * mean * -np.expm1(-each / mean) + started * mean * -np.expm1(-fresh_each / mean)
-        return ended, float(made.sum() + started.sum())
-
-    def _note_busy(self, state: Ints, calm: Ints, share: Floats) -> None:
-        flows, tables = self._flows, self._stacked
-        flows.busy_s += float(
-            (share * tables.stage_busy[state] + (1 - share) * tables.stage_busy[calm]).sum() * self._step_s
-        )
-        flows.link_s += float(
-            (share * tables.link_s_per_s[state] + (1 - share) * tables.link_s_per_s[calm]).sum()
-            * self._step_s
-        )
+    def _pace_per_s(self, state: Ints, answers: Ints) -> Floats:
+        """Tokens a second of an answer in each cell, over about the time that an answer takes: what the
+        answers that end now have seen. A mean over time, as slow moments last longer, and of stalls too, in
+        which there are none. 0 without answers."""
+        step, mean = self._steps, max(self.scenario.workload.mean_output_tokens, 1.0)
+        pace = self._pace
+        new = np.flatnonzero((pace == 0) & (answers > 0))
+        pace[new] = 1 / step.calm_s[state[new]]
+        weight = np.minimum(1.0, pace * (self._step_s / mean))
+        pace += weight * (step.tokens_each[state] / self._step_s - pace)
+        pace *= self._cells.answers > 0
+        return pace
 
     # ------------------------------------------------------------ results
 
@@ -252,7 +229,7 @@ class CoarseSimulation:
                 machines_present=int(cells.there.sum()),
                 cells_ready=int(cells.answering(now_s).sum()),
                 requests_running=int((cells.prompts + cells.answers).sum()),
-                requests_waiting=int(self._waiting.sum()),
+                requests_waiting=int(self._queues.waiting.sum()),
                 tokens=round(flows.tokens - flows.tokens_noted),
                 machines_lost=lost - flows.lost_noted,
             )
@@ -261,7 +238,7 @@ class CoarseSimulation:
 
     def _result(self, elapsed_s: float) -> CoarseResult:
         flows, cells = self._flows, self._cells
-        running = int((cells.prompts + cells.answers).sum() + self._waiting.sum())
+        running = int((cells.prompts + cells.answers).sum() + self._queues.waiting.sum())
         stage_s = flows.busy_s * float(cells.stages.mean())
         return CoarseResult(
             scenario=self.scenario,

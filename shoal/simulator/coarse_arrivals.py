@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +27,7 @@ class CoarseArrivals:
         if isinstance(self._pattern, Trace):
             self._recorded = np.array([arrival.at_s for arrival in self._pattern.arrivals])
 
-    def come(self, now_s: float, step_s: float, present: Ints) -> Ints:
+    def come(self, now_s: float, step_s: float, present: Callable[[], Ints]) -> Ints:
         """In `[now_s, now_s + step_s)`. present: requests at each gateway and its cells, for closed users."""
         match self._pattern:
             case Poisson():
@@ -36,7 +38,7 @@ class CoarseArrivals:
                 first, last = np.searchsorted(self._recorded, (now_s, now_s + step_s))
                 return self._rng.multinomial(int(last - first), self._shares)
             case Closed():
-                return self._closed(self._pattern, step_s, present)
+                return self._closed(self._pattern, step_s, present())
 
     def _burst_rate(self, pattern: Bursts, now_s: float) -> float:
         while now_s >= self._burst_until_s:

@@ -15,7 +15,6 @@ LEAST_DECADE: Final = -4
 BINS_A_DECADE: Final = 200  # so 1.2 % wide
 BINS: Final = np.logspace(LEAST_DECADE, 6, 10 * BINS_A_DECADE + 1)  # seconds
 _MIDDLES: Final = np.concatenate([BINS[:1], np.sqrt(BINS[1:] * BINS[:-1]), BINS[-1:]])
-SMOOTHING: Final = 0.05  # of the rate at which answers end: about 20 steps
 
 
 def spread_of_bins(weights: Floats) -> Spread:
@@ -41,21 +40,9 @@ class CoarseFlows:
         self.first_s = np.zeros(len(BINS) + 1)
         self.token_s = np.zeros(len(BINS) + 1)
         self.timeline: list[TimePoint] = []
-        self.wait_s: Floats = np.zeros(0)
-        self._rate: Floats = np.zeros(0)
 
     def note_first(self, seconds: Floats, weights: NDArray[np.generic]) -> None:
         self.first_s += np.bincount(_bin_of(seconds), weights, len(BINS) + 1)
 
     def note_token(self, seconds: Floats, weights: NDArray[np.generic]) -> None:
         self.token_s += np.bincount(_bin_of(seconds), weights, len(BINS) + 1)
-
-    def note_ended(self, gateway: Ints, ended: Ints, num_gateways: int, step_s: float) -> None:
-        rate = np.bincount(gateway, ended, num_gateways) / step_s
-        self._rate = rate if not len(self._rate) else self._rate + SMOOTHING * (rate - self._rate)
-
-    def rate_per_s(self, num_gateways: int) -> Floats:
-        return self._rate if len(self._rate) else np.zeros(num_gateways)
-
-    def waits(self, gateway: Ints) -> Floats:
-        return self.wait_s[gateway] if len(self.wait_s) else np.zeros(len(gateway))

@@ -149,23 +149,6 @@ class _Rates:
         return token_s, prompts / first_s if prompts else 0.0, first_s, min(1.0, busy), hops
 
 
-class StackedTables:
-    """The tables of all kinds of cells as flat arrays."""
-
-    def __init__(self, tables: Sequence[CellTables]) -> None:
-        self._shape = (len(tables), *tables[0].token_s.shape)
-        self.token_s = np.stack([table.token_s for table in tables]).ravel()
-        self.prefill_per_s = np.stack([table.prefill_per_s for table in tables]).ravel()
-        self.first_s = np.stack([table.first_s for table in tables]).ravel()
-        self.stage_busy = np.stack([table.stage_busy for table in tables]).ravel()
-        self.link_s_per_s = np.stack([table.link_s_per_s for table in tables]).ravel()
-
-    def index(self, kind: Ints, doubling: Ints, prompts: Ints, answers: Ints) -> Ints:
-        _, doublings, width, _ = self._shape
-        found: Ints = ((kind * doublings + doubling) * width + prompts) * width + answers
-        return found
-
-
 def kinds_of_cells(
     scenario: Scenario, dealt: Sequence[Sequence[MachineKind]]
 ) -> tuple[list[CellTables], Ints]:

@@ -132,6 +132,10 @@ class FineSimulation:
             pass  # asked for: the report says that it is partial
         return self.result()
 
+    def stop(self) -> None:
+        """End at once; from a signal's handler."""
+        raise KeyboardInterrupt
+
     # ------------------------------------------------------------ making cells
 
     def _make_cell(self, number: int, seed: int) -> VirtualCluster:

@@ -29,7 +29,8 @@ class NetworkFaults:
 
 
 class Transit(NamedTuple):
-    """What one message takes: occupied_s of its sender's link, then latency_s until it is there."""
+    """What one message takes: occupied_s of its sender's link if it has that to itself, then latency_s
+    until it is there."""
 
     occupied_s: float
     latency_s: float
@@ -44,8 +45,9 @@ class Links(Protocol):
 class VirtualNetwork:
     """Carries messages between named ends, through the real encoding.
 
-    links: real links, where a sender puts one message after the other on the wire; without them
-    every message takes the faults' delay.
+    links: real links. A sender has a connection to each receiver, on which messages follow one
+    another; busy connections share its link evenly, so that no result waits behind somebody's state.
+    Without links every message takes the faults' delay.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class VirtualNetwork:
     ) -> None:
         self.faults = faults
         self._links = links
-        self._link_free_s: dict[WorkerId, float] = {}
+        self._free_s: dict[WorkerId, dict[WorkerId, float]] = {}
         self._env = env
         self._rng = rng
         self._ends: dict[WorkerId, Callable[[Message, Rows | None], None]] = {}
@@ -96,10 +98,13 @@ class VirtualNetwork:
         if self._links is None:
             return self.faults.delay_s
         transit = self._links.transit(sender, to, message, rows)
-        free_s = max(self._env.now, self._link_free_s.get(sender, 0.0)) + transit.occupied_s
-        self._link_free_s[sender] = free_s
-        delay_s: float = free_s - self._env.now + transit.latency_s
-        return delay_s
+        now_s: float = self._env.now
+        connections = self._free_s.setdefault(sender, {})
+        # As many as are busy when it starts; that some end or begin meanwhile is left out.
+        sharing = 1 + sum(free_s > now_s for other, free_s in connections.items() if other != to)
+        free_s = max(now_s, connections.get(to, 0.0)) + transit.occupied_s * sharing
+        connections[to] = free_s
+        return free_s - now_s + transit.latency_s
 
     def _carry(self, to: WorkerId, frame: bytes, rows: Rows | None, delay_s: float) -> Process:
         jitter_s = self._rng.expovariate(1 / self.faults.jitter_s) if self.faults.jitter_s else 0.0

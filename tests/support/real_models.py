@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.core.errors import FetchError
-from shoal.model import catalog
+from shoal.model import known_models
 
 GEMMA = "gemma3-270m"
 QWEN = "qwen2.5-coder-1.5b"
@@ -20,7 +20,7 @@ def gemma_path() -> Path:
     if given:
         return Path(given)
     try:
-        return catalog.resolve(GEMMA)
+        return known_models.resolve(GEMMA)
     except FetchError as error:
         pytest.skip(f"{GEMMA} cannot be fetched: {error}")
 
@@ -28,7 +28,7 @@ def gemma_path() -> Path:
 def qwen_path() -> Path:
     """Qwen2.5-Coder 1.5B: $SHOAL_QWEN, or the catalogue's copy where `make serve` fetched it."""
     given = os.environ.get("SHOAL_QWEN")
-    path = Path(given) if given else catalog.demo_path(QWEN)
+    path = Path(given) if given else known_models.demo_path(QWEN)
     if path is None:
         pytest.skip(f"{QWEN} is not here; run `make serve` once, or set SHOAL_QWEN to its file")
     return path

