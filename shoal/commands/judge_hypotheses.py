@@ -52,7 +52,13 @@ def judge_hypotheses(
     """
     known = open_catalogue(catalogue)
     methods = _methods(known, base_url)
-    found = [_judged(hypothesis, by, methods) for hypothesis in read_hypotheses(file)]
+    found = []
+    for hypothesis in read_hypotheses(file):
+        try:
+            found.append(_judged(hypothesis, by, methods))
+        except ConfigError as error:
+            where = f"hypothesis.{hypothesis.name} in {file}"
+            raise ConfigError(f"{where}: {error.message}", next_step=error.next_step) from error
     if as_json:
         for judgement in found:
             print_json(judgement)
@@ -82,7 +88,7 @@ def _judged(hypothesis: Hypothesis, by: str | None, methods: Mapping[str, Method
     wanted = by or hypothesis.by
     if wanted == "measurement" and wanted not in methods:
         raise ConfigError(
-            f"{hypothesis.name} is to be judged by measurement, and there is no server to measure.",
+            "It is to be judged by measurement, and there is no server to measure.",
             next_step="Give --url, or judge it with --by estimate.",
         )
     return judge(hypothesis, find(wanted, methods, kind="method").figures(hypothesis))

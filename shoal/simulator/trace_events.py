@@ -1,7 +1,8 @@
 """A run as a Chrome trace (trace event format, JSON): opens in chrome://tracing, Perfetto, Speedscope.
 
 One process a cell, one thread a machine: what each computed and when; requests as asynchronous
-spans; machines that left or came as instants. Times in the format are microseconds.
+spans; machines that left or came as instants. Times in the format are microseconds: whole ones here, so that
+a batch ends exactly where the next begins. With fractions viewers see the two overlap and mix them up.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from shoal.core.units import MEGA
 from shoal.simulator.cell_hardware import Batch
 from shoal.simulator.cell_plan import CellPlan
 from shoal.simulator.fine import FineResult, MachineEvent
@@ -16,7 +18,6 @@ from shoal.simulator.records import RequestRecord
 
 Event = dict[str, Any]
 
-US: Final = 1e6
 DOOR: Final = 0  # process of the requests; cells follow
 
 
@@ -58,8 +59,8 @@ def _batch(batch: Batch, process: int, thread: int, plans: list[CellPlan]) -> Ev
         "cat": kind,
         "pid": process,
         "tid": thread,
-        "ts": start_s * US,
-        "dur": seconds * US,
+        "ts": _us(start_s),
+        "dur": _us(start_s + seconds) - _us(start_s),
         "args": {
             "layers": str(worker.layers),
             "stage": plans[process - DOOR - 1].ranges.index(worker.layers),
@@ -84,11 +85,11 @@ def _request(request: RequestRecord, elapsed_s: float) -> Iterator[Event]:
         "outcome": request.outcome.value,
         "error": request.error,
     }
-    yield {"ph": "b", "ts": request.at_s * US, "args": facts, **about}
+    yield {"ph": "b", "ts": _us(request.at_s), "args": facts, **about}
     if request.first_s is not None:
-        yield {"ph": "n", "ts": request.first_s * US, **about, "args": {"what": "first token"}}
+        yield {"ph": "n", "ts": _us(request.first_s), **about, "args": {"what": "first token"}}
     end_s = elapsed_s if request.end_s is None else request.end_s
-    yield {"ph": "e", "ts": max(end_s, request.at_s) * US, **about}
+    yield {"ph": "e", "ts": _us(max(end_s, request.at_s)), **about}
 
 
 def _machine(event: MachineEvent, process: int, thread: int) -> Event:
@@ -99,5 +100,9 @@ def _machine(event: MachineEvent, process: int, thread: int) -> Event:
         "cat": "machine",
         "pid": process,
         "tid": thread,
-        "ts": event.at_s * US,
+        "ts": _us(event.at_s),
     }
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * MEGA)

@@ -71,6 +71,12 @@ def test_an_unknown_method_is_answered_with_the_nearest(tmp_path: Path) -> None:
         run(tmp_path / "hypothesis.toml", TRUE, "--by", "estimat")
 
 
+def test_a_name_that_is_not_known_is_found_in_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"hypothesis\.small in .*hypothesis\.toml: No machine") as caught:
+        run(tmp_path / "hypothesis.toml", TRUE.replace("1xh100", "1xh10"))
+    assert "Did you mean h100" in str(caught.value)
+
+
 def measured(server: CannedServer, num_pieces: int) -> Hypothesis:
     server.reply("/v1/models", 200, json.dumps({"data": [{"id": "toy"}]}).encode())
     piece = json.dumps({"choices": [{"delta": {"content": "a"}, "finish_reason": None}]})

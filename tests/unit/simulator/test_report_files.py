@@ -65,6 +65,22 @@ def test_the_trace_keeps_to_the_trace_event_format() -> None:
     assert all(event["dur"] > 0 for event in events if event["ph"] == "X")
 
 
+def test_batches_of_one_machine_follow_one_another_in_whole_microseconds() -> None:
+    """Viewers mix up what overlaps by a rounding error."""
+    result = FineSimulation(shaky(duration_s=30.0), 3, keep_batches=5000).run()
+    ends: dict[tuple[int, int], int] = {}
+    touching = 0
+    batches = [event for event in trace_of(result)["traceEvents"] if event["ph"] == "X"]
+    for event in sorted(batches, key=lambda event: event["ts"]):
+        machine = event["pid"], event["tid"]
+        assert isinstance(event["ts"], int)
+        assert isinstance(event["dur"], int)
+        assert event["ts"] >= ends.get(machine, 0)
+        touching += event["ts"] == ends.get(machine)
+        ends[machine] = event["ts"] + event["dur"]
+    assert touching > 50
+
+
 def test_a_partial_report_says_so() -> None:
     def interrupt(done_s: float, total_s: float) -> None:
         if done_s > 5.0:
