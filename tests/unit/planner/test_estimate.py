@@ -47,6 +47,15 @@ def test_copies_of_a_pipeline_multiply_throughput() -> None:
     assert best.tok_per_s(best.saturating_streams) >= 6 * 4 / 10.0
 
 
+def test_a_stream_is_served_by_one_pipeline_only() -> None:
+    layouts = Layouts(TEN, WIRE, ASSUMED)
+    fast, slow = layouts.balance([machine("fast", bandwidth=400.0)]), layouts.balance([machine("slow")])
+    assert fast is not None
+    assert slow is not None
+    both = Deployment(((fast, 1), (slow, 1)))
+    assert both.tok_per_s(1) == fast.decode_tok_per_s(1)
+
+
 def test_streams_wait_where_room_for_all_would_move_layers_to_a_slow_machine(catalogue: Catalogue) -> None:
     boxes = parse_cluster(["rtx-3090, rtx-3060, rtx-4060, desktop-ddr5, rtx-4070"], catalogue)
     demand, link = find_model("llama-70b", "q4_k_m", catalogue), catalogue.link("gigabit")

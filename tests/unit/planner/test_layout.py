@@ -27,6 +27,14 @@ MACHINES = st.lists(st.tuples(st.integers(100, 1500), st.integers(1, 20)), min_s
 )
 
 
+def test_layouts_that_are_shared_tell_kinds_of_machines_apart() -> None:
+    fast, slow = machine("fast", memory=2000, bandwidth=400.0), machine("slow", memory=2000)
+    ten = model(*[LAYER] * 10)
+    shared = Layouts(ten, WIRE, ASSUMED)
+    shared.balance([slow, slow])
+    assert shared.balance([fast, slow]) == Layouts(ten, WIRE, ASSUMED).balance([fast, slow])
+
+
 @settings(deadline=None, max_examples=200)
 @given(MODELS, MACHINES)
 def test_a_layout_covers_all_layers_once_and_fits_every_memory(
