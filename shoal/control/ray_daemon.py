@@ -214,6 +214,7 @@ def _daemon_environment(client_environment: dict[str, str], worker_threads: int)
         | client_environment
         | {
             "OMP_NUM_THREADS": str(worker_threads),
+            "GLIBC_TUNABLES": _with_huge_pages(inherited.get("GLIBC_TUNABLES")),
             "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "0",  # a worker's crash leaves its stack in the log
             # Ray's own default is 15: whatever else runs beside a stage would come first, gateway included.
             "RAY_worker_niceness": "0",
@@ -223,6 +224,12 @@ def _daemon_environment(client_environment: dict[str, str], worker_threads: int)
             "RAY_memory_monitor_refresh_ms": "0",
         }
     )
+
+
+def _with_huge_pages(tunables: str | None) -> str:
+    """Many systems give huge pages only to those who ask, which llama.cpp does not: weights in them are
+    read 8 % faster (docs/PERFORMANCE.md). glibc asks for it from 2.35 on; others ignore this."""
+    return ":".join(filter(None, (tunables, "glibc.malloc.hugetlb=1")))
 
 
 def _start_error(daemon: RayDaemon, cause: str) -> ClusterError:

@@ -92,6 +92,23 @@ def test_ending_one_daemon_leaves_no_process_of_it_and_another_alone(
     assert processes_using(state_root) == []
 
 
+def test_its_processes_ask_for_huge_pages_beside_what_the_user_has_set(
+    state_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.perturb=0")
+    daemon = prepare_ray_daemon(state_root)
+    try:
+        daemon.start(worker_threads=1)
+        pids = [process.pid for process in daemon_processes(daemon.directory)]
+        # Not by the variable's name: glibc parts the settings with zeros, in place.
+        environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in pids]
+        asking = [text for text in environments if b"glibc.malloc.hugetlb=1" in text]
+        assert asking
+        assert all(b"glibc.malloc.perturb=0" in text for text in asking)
+    finally:
+        daemon.end()
+
+
 def test_a_daemon_whose_head_was_killed_is_ended_by_the_next_start(state_root: Path) -> None:
     command = [sys.executable, "-c", START_AND_DIE, str(state_root)]
     assert subprocess.run(command, timeout=60, check=False).returncode == 9
