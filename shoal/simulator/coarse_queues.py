@@ -54,7 +54,8 @@ class CoarseQueues:
         refused = np.maximum(0, self.waiting - self._limit)
         self.waiting -= refused
         self._come[self._step % len(self._come)] -= refused
-        before_s = np.where(self._first_s > 0, self._first_s + self._step_s, 0.0)
+        # Cells take requests all through the step: the first had waited as long as at its beginning.
+        before_s = self._first_s
         self._first_s = self._ages()
         self.waited_s = (before_s + self._first_s) / 2
         return int(refused.sum())

@@ -108,6 +108,13 @@ def test_cells_of_one_stream_behind_one_gateway_are_the_queue_m_m_c() -> None:
     assert mean_s == pytest.approx(erlang_c_wait_s(arrival_per_s, mean_tokens * LAYER_S, cells), rel=0.01)
 
 
+def test_a_gateway_sends_each_request_to_the_emptiest_cell() -> None:
+    serving = replace(SERVING, cell_machines=1, streams=2)
+    workload = Workload(Closed(3), Fixed(1), Fixed(4000))
+    found = run(scenario(num_machines=2, num_layers=1, duration_s=5.0, serving=serving, workload=workload))
+    assert [request.cell for request in found.requests] == [0, 1, 0]
+
+
 # ---------------------------------------------------------------- pipelines without failures
 
 STAGES = [LAYER_S] * 4
