@@ -92,6 +92,11 @@ def test_a_step_never_touches_more_experts_than_there_are_or_than_it_asks_for(
     assert -1e-9 <= touched <= min(num_experts, per_token * num_tokens) + 1e-9
 
 
+def test_tokens_that_choose_alike_share_experts() -> None:
+    """Of 8 experts two tokens leave 8 * (3/4)**2 = 4.5 untouched."""
+    assert cost_model.distinct_experts(8, 2, 2) == pytest.approx(3.5)
+
+
 def test_one_token_touches_exactly_its_experts() -> None:
     assert cost_model.distinct_experts(896, 16, 1) == pytest.approx(16)
 

@@ -9,9 +9,14 @@ import pytest
 
 from shoal.catalogue.failure import Exponential, FailureModel
 from shoal.planner import cost_model
+from shoal.simulator.cell_plan import deal_machines
 from shoal.simulator.coarse import CoarseResult, CoarseSimulation
+from shoal.simulator.coarse_cells import CoarseCells
+from shoal.simulator.coarse_churn import _joined
 from shoal.simulator.coarse_error import FIRST_TOKEN_GAP, RARE_FACTOR, STALL_GAP, THROUGHPUT_GAP, TOKEN_GAP
 from shoal.simulator.coarse_flows import BINS, CoarseFlows, spread_of_bins
+from shoal.simulator.coarse_tables import kinds_of_cells
+from shoal.simulator.failures import Absences
 from shoal.simulator.fine import FineSimulation
 from shoal.simulator.lengths import Fixed, Geometric
 from shoal.simulator.records import Outcome
@@ -95,11 +100,45 @@ def test_an_interruption_leaves_what_there_is() -> None:
     assert 30.0 < found.elapsed_s < 60.0
 
 
+@pytest.mark.parametrize(("num_lost", "falls"), [(1, False), (4, True)])
+def test_a_standby_may_be_lost_together_with_its_stage(num_lost: int, falls: bool) -> None:
+    """Eight machines, four stages, a standby of each: one loss is covered, half of all often is not."""
+    num_cells = 200
+    wanted = scenario(num_machines=8, serving=replace(SERVING, cell_machines=8, spares=4, survive=1))
+    wanted = replace(wanted, mode=Mode.COARSE)
+    tables = [replace(table, slots=1) for table in kinds_of_cells(wanted, deal_machines(wanted))[0]]
+    found = CoarseCells(
+        tables,
+        np.zeros(num_cells, np.int64),
+        survive=1,
+        notice_s=1.0,
+        polite_share=0.0,
+        rng=np.random.default_rng(1),
+    )
+    found.lose(np.arange(num_cells), np.full(num_cells, num_lost), 0.0)
+    assert bool(found.is_down.mean() > 0.3) == falls
+    assert bool(found.is_down.any()) == falls
+
+
 def test_machines_that_are_away_all_the_time_answer_nothing() -> None:
     never = FailureModel("never", "never", uptime=Exponential(0.01), repair=Exponential(1e9))
     found = run(cells(per_s=5.0, churn=Churn(never)))
     assert found.outcomes[Outcome.ANSWERED] == 0
     assert found.outcomes[Outcome.REFUSED] > 0
+
+
+def test_a_machine_that_goes_alone_and_with_its_room_is_away_once() -> None:
+    absences = Absences(
+        machine=np.array([0, 1, 0, 0]),
+        since_s=np.array([1.0, 2.0, 3.0, 9.0]),
+        until_s=np.array([5.0, 4.0, 8.0, np.inf]),
+        is_room=np.array([False, False, True, False]),
+    )
+    machine, since_s, until_s = _joined(absences)
+    assert machine.tolist() == [0, 0, 1]
+    assert since_s.tolist() == [1.0, 9.0, 2.0]
+    assert until_s[[0, 2]].tolist() == [8.0, 4.0]
+    assert until_s[1] > 1e6
 
 
 def test_machine_seconds_are_those_of_the_share_that_is_there() -> None:
