@@ -80,7 +80,9 @@ def scale() -> Page:
         falsified_by=(
             f"A gap between the modes above {THROUGHPUT_GAP:.0%} in throughput, {TOKEN_GAP:.0%} in time from "
             f"token to token or {FIRST_TOKEN_GAP:.0%} in the time to the first token, in this table or in "
-            "tests/unit/simulator/test_coarse.py; a gateway that saturates below the rate of 64 cells."
+            "tests/unit/simulator/test_coarse.py, with one stream a machine; with four, the last row, an "
+            "overloaded coarse cell is known to be too fast. A gateway that saturates below the rate of 64 "
+            "cells."
         ),
         plots=(
             Plot(
