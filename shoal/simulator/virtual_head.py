@@ -23,6 +23,7 @@ from shoal.pipeline.actions import Deliver, HandedOver, LinkCut, Resumed, SendTo
 from shoal.pipeline.admission import Capacity
 from shoal.pipeline.protocol import DriverCore
 from shoal.pipeline.vocabulary import Vocabulary
+from shoal.simulator.up_time import UpTime
 from shoal.simulator.virtual_network import Process, VirtualNetwork
 from shoal.simulator.virtual_worker import TICK_S, VirtualWorker
 from shoal.wire.messages import Message, ToDriver
@@ -83,10 +84,7 @@ class VirtualHead:
         self.stalls_s: list[float] = []
         self.was_stranded = False
         self._env = env
-        self._down_s = 0.0
-        self._down_since_s: float | None = env.now
-        self._up_since_s = env.now
-        self._unnoticed_s = 0.0
+        self._up_time = UpTime(env.now)
         self._network = network
         self._config = config
         self._start_worker = start_worker
@@ -175,7 +173,8 @@ class VirtualHead:
             return
         self._env.process(self._end_ghost(lost))
         if self.placement is not None and lost.info in self.placement.stages:
-            self._go_down(self._env.now if lost.silent_since_s is None else lost.silent_since_s)
+            now_s = self._env.now
+            self._up_time.go_down(now_s if lost.silent_since_s is None else lost.silent_since_s, now_s)
         self.driver.lose_worker(worker, self._env.now)
         self.recover()
 
@@ -306,35 +305,17 @@ class VirtualHead:
                 case LinkCut():
                     self.lose(action.to_replace)
                 case Resumed():
-                    self.stalls_s.append(action.stall_s + self._unnoticed_s)
-                    self._unnoticed_s = 0.0
+                    self.stalls_s.append(action.stall_s + self._up_time.take_unnoticed_s())
                 case HandedOver():
                     self._handed_over(action.leaving)
                 case StageSilent():
                     pass  # whether it still answers is seen by pings
-        self._note_route()
-
-    # ------------------------------------------------------------ up and down
+        self._up_time.note(self._env.now, is_routed=self.driver.is_routed)
 
     @property
     def up_s(self) -> float:
-        """Seconds so far in which all stages were there and the route led along them. A stage that died
-        unnoticed ends them at once."""
-        now_s = float(self._env.now)
-        return now_s - self._down_s - (0.0 if self._down_since_s is None else now_s - self._down_since_s)
-
-    def _note_route(self) -> None:
-        if not self.driver.is_routed:
-            self._go_down(self._env.now)
-        elif self._down_since_s is not None:
-            self._down_s += self._env.now - self._down_since_s
-            self._down_since_s = None
-            self._up_since_s = self._env.now
-
-    def _go_down(self, since_s: float) -> None:
-        if self._down_since_s is None:
-            self._down_since_s = max(since_s, self._up_since_s)
-            self._unnoticed_s = self._env.now - self._down_since_s
+        """Seconds so far in which all stages were there and the route led along them."""
+        return self._up_time.up_s(self._env.now)
 
     @property
     def live(self) -> tuple[VirtualWorker, ...]:
