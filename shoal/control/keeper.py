@@ -256,6 +256,9 @@ class Keeper:
             if leaving.worker not in self._handing:
                 self._handing.add(leaving.worker)
                 self._driver.hand_over(leaving.worker, successor.worker)
+        for standby in decision.give_up:
+            logger.warning("%s gives up layers %s: a stage needs the memory", standby.node, standby.layers)
+            self._retire(standby.worker)
         if decision.starts and (decision.uncovered or (self._restores and not self._streams_stand_still())):
             self._begin(decision.starts)
         for worker in self.state.idle_on_leaving():

@@ -73,16 +73,18 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """placement: what should stand now, None while a stage has no owner. starts: workers to be
-    started. uncovered: layers without a live owner. stranded: those of them that nobody is
-    loading and no machine can load, or that failed to load wherever it was tried. hand_overs:
-    stages on machines that leave, with who takes their sessions."""
+    """placement: what should stand now, None while a stage has no owner. give_up: standbys whose memory
+    a stage needs; they are ended before anything is started. starts: workers to be started. uncovered:
+    layers without a live owner. stranded: those of them that nobody is loading and no machine can load,
+    or that failed to load wherever it was tried. hand_overs: stages on machines that leave, with who takes
+    their sessions."""
 
     placement: Placement | None
     starts: tuple[Start, ...]
     uncovered: tuple[LayerRange, ...]
     stranded: tuple[LayerRange, ...]
     hand_overs: tuple[tuple[WorkerInfo, WorkerInfo], ...] = ()
+    give_up: tuple[WorkerInfo, ...] = ()
 
 
 def decide(facts: Facts) -> Decision:
@@ -90,7 +92,7 @@ def decide(facts: Facts) -> Decision:
     owners = _owners(facts)
     uncovered = tuple(layers for layers in facts.ranges if layers not in owners)
     if uncovered:
-        return _cover(facts, uncovered)
+        return _cover(facts, uncovered, {owner.worker for owner in owners.values()})
     stages = tuple(owners[layers] for layers in facts.ranges)
     hand_overs = _hand_overs(facts, stages)
     placement = _placement(facts, stages, {successor.worker for _, successor in hand_overs})
@@ -199,27 +201,72 @@ def _placement(facts: Facts, stages: tuple[WorkerInfo, ...], successors: Collect
     return Placement(epoch, stages, tuple(standbys))
 
 
-def _cover(facts: Facts, uncovered: tuple[LayerRange, ...]) -> Decision:
-    """Load what nobody holds where there is room for it."""
-    free = {fact.node: fact.free_bytes for fact in facts.nodes}
+def _cover(facts: Facts, uncovered: tuple[LayerRange, ...], owners: Collection[WorkerId]) -> Decision:
+    """Load what nobody holds where there is room for it, or where standbys can make room."""
+    spare = _Spare(facts, owners)
     on_the_way = {start.layers for start in facts.starting}
     starts: list[Start] = []
     stranded: list[LayerRange] = []
     for layers in uncovered:
         if layers in on_the_way:
             continue
-        rooms = [fact.node for fact in _rooms(facts, layers) if free[fact.node] >= facts.slice_bytes[layers]]
+        nodes = [fact.node for fact in facts.nodes if Start(fact.node, layers) not in facts.failed]
         if layers in facts.awaiting:
             idle = _idle_joined(facts, starts)
-            rooms = [node for node in rooms if node in idle]
+            nodes = [node for node in nodes if node in idle]
         num_failed = sum(start.layers == layers for start in facts.failed)
-        if not rooms or num_failed >= MAX_FAILED_STARTS:
+        node = None if num_failed >= MAX_FAILED_STARTS else spare.take(nodes, facts.slice_bytes[layers])
+        if node is None:
             stranded.append(layers)
-            continue
-        node = max(rooms, key=lambda name: (free[name], name))
-        free[node] -= facts.slice_bytes[layers]
-        starts.append(Start(node, layers))
-    return Decision(None, tuple(starts), uncovered, tuple(stranded))
+        else:
+            starts.append(Start(node, layers))
+    return Decision(None, tuple(starts), uncovered, tuple(stranded), give_up=tuple(spare.given_up))
+
+
+class _Spare:
+    """Memory for stages that nobody holds: what is free, and what standbys take. owners: workers that
+    carry a stage, or would if all had an owner."""
+
+    def __init__(self, facts: Facts, owners: Collection[WorkerId]) -> None:
+        self.given_up: list[WorkerInfo] = []
+        self._slice_bytes = facts.slice_bytes
+        self._free = {fact.node: fact.free_bytes for fact in facts.nodes}
+        self._standbys = [worker for worker in facts.live if worker.worker not in owners]
+
+    def take(self, nodes: Sequence[NodeId], need_bytes: int) -> NodeId | None:
+        """Room for `need_bytes` on one of `nodes`: the one with the most that is free, else the one
+        whose standbys have to give up least. None where there is none."""
+        if not nodes:
+            return None
+        node = max(nodes, key=lambda name: (self._free[name], name))
+        victims: list[WorkerInfo] = []
+        if self._free[node] < need_bytes:
+            choices = {name: self._victims(name, need_bytes) for name in nodes}
+            possible = {name: found for name, found in choices.items() if found}
+            if not possible:
+                return None
+            node = min(possible, key=lambda name: (self._bytes(possible[name]), name))
+            victims = possible[node]
+        for victim in victims:
+            self._standbys.remove(victim)
+        self.given_up += victims
+        self._free[node] += self._bytes(victims) - need_bytes
+        return node
+
+    def _victims(self, node: NodeId, need_bytes: int) -> list[WorkerInfo]:
+        """The fewest standbys on a machine, the largest first, that make the room; none where all are
+        too few."""
+        missing = need_bytes - self._free[node]
+        there = [worker for worker in self._standbys if worker.node == node]
+        victims: list[WorkerInfo] = []
+        for worker in sorted(there, key=lambda w: (-self._slice_bytes.get(w.layers, 0), w.worker)):
+            if self._bytes(victims) >= missing:
+                break
+            victims.append(worker)
+        return victims if self._bytes(victims) >= missing else []
+
+    def _bytes(self, workers: Sequence[WorkerInfo]) -> int:
+        return sum(self._slice_bytes.get(worker.layers, 0) for worker in workers)
 
 
 def _idle_joined(facts: Facts, starts: Collection[Start]) -> set[NodeId]:

@@ -92,9 +92,10 @@ class CoarseCells:
         is_hot = self._rng.random(len(cells)) < spare / np.maximum(standbys, 1)
         left = self._rng.binomial(standbys - covered, 1 - counts / there)
         self.there[cells] = there - counts
-        # Standbys keep their memory, as in production, even where another stage has no place.
-        has_room = (covered == lost_stages) | (self._room(cells, left) >= stages)
-        self.standbys[cells] = left
+        # A stage without a place takes a standby's, as in production.
+        room_beside = self._room(cells, stages)
+        has_room = (covered == lost_stages) | (room_beside >= 0)
+        self.standbys[cells] = np.minimum(left, np.maximum(0, room_beside))
         self._stall(cells[has_room], lost_stages[has_room], covered[has_room], is_hot[has_room], now_s)
         self._drop(cells[~has_room], now_s)
         self._plan_standbys(cells, now_s)
@@ -124,7 +125,9 @@ class CoarseCells:
     def regain(self, cells: Ints, counts: Ints, now_s: float) -> None:
         """counts machines are back in each of `cells`, empty."""
         self.there[cells] += counts
-        rises = self.is_down[cells] & (self._room(cells, self.standbys[cells]) >= self.stages[cells])
+        room_beside = self._room(cells, self.stages[cells])
+        rises = self.is_down[cells] & (room_beside >= 0)
+        self.standbys[cells] = np.minimum(self.standbys[cells], np.maximum(0, room_beside))
         rising = cells[rises]
         self.is_down[rising] = False
         self.ready_s[rising] = now_s + self._load_s[rising]

@@ -203,6 +203,8 @@ class VirtualHead:
         """Look at the facts and do what they ask for."""
         facts = self._facts()
         decision = decide(facts)
+        for standby in decision.give_up:
+            self._retire(standby.worker)
         for start in decision.starts:
             self._starting.append(start)
             self._env.process(self._load(start))

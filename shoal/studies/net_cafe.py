@@ -61,10 +61,8 @@ def net_cafe() -> Page:
             f"Where machines vanish, half of the stalls are longer than {_text(none, 'p50')} without "
             f"standbys, than {_text(one, 'p50')} with one and than {_text(two, 'p50')} with two of every "
             f"stage; the slowest tenth is longer than {_text(none, 'p90')}, {_text(one, 'p90')} and "
-            f"{_text(two, 'p90')}. What that costs is seen at the door: {_refused(none)} of the requests are "
-            f"refused without standbys, {_refused(one)} with one and {_refused(two)} with two. A standby "
-            "keeps its memory even where another stage has lost its machine and finds no room beside it, so "
-            "that a cell is down although its machines could hold the model."
+            f"{_text(two, 'p90')}. Of the requests {_refused(none)} are refused "
+            f"without standbys, {_refused(one)} with one and {_refused(two)} with two."
         ),
         tables=(TableBlock("From 9 in the morning to midnight", columns, rows),),
         computed=(

@@ -142,8 +142,14 @@ MUTATIONS = (
     Mutation(
         "what nobody holds is loaded where there is room",
         "shoal/control/recovery.py",
-        "        starts.append(Start(node, layers))\n    return Decision(None",
-        "    return Decision(None",
+        "            starts.append(Start(node, layers))\n    return Decision(None",
+        "            pass\n    return Decision(None",
+    ),
+    Mutation(
+        "standbys make room for a stage that nobody holds",
+        "shoal/control/recovery.py",
+        "        return victims if self._bytes(victims) >= missing else []",
+        "        return []",
     ),
     Mutation(
         "a new route is a new epoch",

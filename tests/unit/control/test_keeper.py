@@ -174,6 +174,17 @@ Make = Callable[..., OneKeeper]
 # ---------------------------------------------------------------- a loss
 
 
+def test_a_standby_is_ended_before_a_stage_is_loaded_in_its_place(make: Make) -> None:
+    standby = worker_on(N2, ONE, 2)
+    one = make(standby)
+    one.lose(B)
+    one.calls.wait_until(lambda: bool(one.calls.of("place")) and len(one.calls.of("end")) == 2)
+    assert [(stage.node, stage.layers) for stage in one.stages] == [(N0, ONE), (N2, TWO)]
+    assert {worker for (worker,) in one.calls.of("end")} == {B.worker, standby.worker}
+    assert one.calls.of("start") == [(N2, TWO)]
+    assert one.calls.of("fail all") == []
+
+
 def test_the_first_workers_are_watched_and_placed(make: Make) -> None:
     one = make(worker_on(N2, ONE, 2))
     assert one.keeper.is_covered

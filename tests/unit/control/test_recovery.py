@@ -176,6 +176,13 @@ def test_who_lives_and_stays_stands_by_and_only_successors_await_states(facts: F
 # ---------------------------------------------------------------- what is started
 
 
+def _free_after_giving_up(facts: Facts, decision: Decision) -> dict[NodeId, int]:
+    free = {fact.node: fact.free_bytes for fact in facts.nodes}
+    for worker in decision.give_up:
+        free[worker.node] += facts.slice_bytes[worker.layers]
+    return free
+
+
 @quick
 @given(facts())
 def test_nothing_is_started_that_is_being_started(facts: Facts) -> None:
@@ -187,9 +194,9 @@ def test_nothing_is_started_that_is_being_started(facts: Facts) -> None:
 @quick
 @given(facts())
 def test_what_is_started_fits_on_machines_that_stay_and_did_not_just_fail(facts: Facts) -> None:
-    starts = decide(facts).starts
-    free = {fact.node: fact.free_bytes for fact in facts.nodes}
-    for start in starts:
+    decision = decide(facts)
+    free = _free_after_giving_up(facts, decision)
+    for start in decision.starts:
         assert start.node not in facts.leaving
         assert start not in facts.failed
         free[start.node] -= facts.slice_bytes[start.layers]
@@ -211,7 +218,7 @@ def test_layers_that_nobody_holds_are_loaded_or_loading_or_stranded(facts: Facts
 @given(facts())
 def test_layers_are_stranded_only_where_no_machine_has_room_for_them(facts: Facts) -> None:
     decision = decide(facts)
-    free = {fact.node: fact.free_bytes for fact in facts.nodes}
+    free = _free_after_giving_up(facts, decision)
     for start in decision.starts:
         free[start.node] -= facts.slice_bytes[start.layers]
     for layers in decision.stranded:
@@ -224,6 +231,55 @@ def test_layers_that_do_not_fit_behind_others_are_stranded_with_those_others_und
     decision = decide(_facts(free={N0: 1}))
     assert decision.starts == (Start(N0, ONE),)
     assert (decision.uncovered, decision.stranded) == ((ONE, TWO), (TWO,))
+
+
+# ---------------------------------------------------------------- standbys that make room
+
+
+@quick
+@given(facts())
+def test_who_gives_up_is_nobody_that_a_stage_has_or_needs(facts: Facts) -> None:
+    decision = decide(facts)
+    assert len({worker.worker for worker in decision.give_up}) == len(decision.give_up)
+    assert bool(decision.give_up) <= bool(decision.starts)
+    rest = {worker.layers for worker in facts.live if worker not in decision.give_up}
+    assert rest == {worker.layers for worker in facts.live}
+    if facts.placement is not None:
+        assert not set(decision.give_up) & set(facts.placement.stages)
+
+
+def test_a_standby_makes_room_for_a_stage_that_nobody_holds() -> None:
+    standby = worker_on(N2, ONE, 2)
+    placement = Placement(Epoch(4), (A, B), (Standby(standby, is_hot=True),))
+    decision = decide(_facts(A, standby, placement=placement, free={N0: 0, N2: 0}, survive=1))
+    assert decision.give_up == (standby,)
+    assert decision.starts == (Start(N2, TWO),)
+    assert decision.stranded == ()
+
+
+def test_no_standby_gives_up_where_a_machine_has_room() -> None:
+    standby = worker_on(N2, ONE, 2)
+    placement = Placement(Epoch(4), (A, B), (Standby(standby, is_hot=True),))
+    decision = decide(_facts(A, standby, placement=placement, free={N0: 1, N2: 0}))
+    assert (decision.give_up, decision.starts) == ((), (Start(N0, TWO),))
+
+
+def test_of_two_lost_stages_one_takes_the_place_of_the_standby_that_there_is() -> None:
+    three = ranges_of(3)
+    owner, standby = worker_on(N0, three[0], 0), worker_on(N1, three[0], 1)
+    nodes = (NodeFact(N0, 0), NodeFact(N1, 0))
+    facts = Facts(three, None, (owner, standby), nodes, (), 1, dict.fromkeys(three, 1))
+    decision = decide(facts)
+    assert decision.give_up == (standby,)
+    assert decision.starts == (Start(N1, three[1]),)
+    assert decision.stranded == (three[2],)
+
+
+def test_layers_that_fail_to_load_everywhere_cost_no_standby() -> None:
+    standby = worker_on(N2, ONE, 2)
+    failed = tuple(Start(NodeId(f"x{number}"), TWO) for number in range(MAX_FAILED_STARTS))
+    decision = decide(_facts(A, standby, free={N0: 0, N2: 0}, failed=failed))
+    assert (decision.give_up, decision.starts, decision.stranded) == ((), (), (TWO,))
 
 
 # ---------------------------------------------------------------- redundancy

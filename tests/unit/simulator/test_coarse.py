@@ -195,7 +195,7 @@ def test_with_churn_the_gap_to_the_fine_mode_is_as_stated() -> None:
 
 @pytest.mark.parametrize("survive", [0, 1])
 def test_the_modes_agree_on_how_long_cells_are_down_and_what_that_costs(survive: int) -> None:
-    """survive=1: standbys keep their memory, so that a lost stage may find no room beside them."""
+    """survive=1: a lost stage that finds no room takes a standby's."""
     wanted = cells(per_s=1.0, churn=Churn(GONE), duration_s=200.0)
     wanted = replace(wanted, serving=replace(wanted.serving, survive=survive))
     fine, coarse = report_fine(FineSimulation(wanted, 4).run(), 4), report_coarse(run(wanted, 4), 4)
