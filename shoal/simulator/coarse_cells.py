@@ -94,7 +94,7 @@ class CoarseCells:
         self.there[cells] = there - counts
         # A stage without a place takes a standby's, as in production.
         room_beside = self._room(cells, stages)
-        has_room = (covered == lost_stages) | (room_beside >= 0)
+        has_room = room_beside >= 0
         self.standbys[cells] = np.minimum(left, np.maximum(0, room_beside))
         self._stall(cells[has_room], lost_stages[has_room], covered[has_room], is_hot[has_room], now_s)
         self._drop(cells[~has_room], now_s)

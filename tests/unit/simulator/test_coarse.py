@@ -100,9 +100,12 @@ def test_an_interruption_leaves_what_there_is() -> None:
     assert 30.0 < found.elapsed_s < 60.0
 
 
-@pytest.mark.parametrize(("num_lost", "falls"), [(1, False), (4, True)])
-def test_a_standby_may_be_lost_together_with_its_stage(num_lost: int, falls: bool) -> None:
-    """Eight machines, four stages, a standby of each: one loss is covered, half of all often is not."""
+@pytest.mark.parametrize(
+    ("num_lost", "loads", "falls"), [(1, False, False), (4, True, False), (5, True, True)]
+)
+def test_a_standby_may_be_lost_together_with_its_stage(num_lost: int, loads: bool, falls: bool) -> None:
+    """Eight machines with a slice each, four stages, a standby of each: one loss is covered; of half of
+    all some stages must be loaded, in the place of others' standbys; with three machines there is none."""
     num_cells = 200
     wanted = scenario(num_machines=8, serving=replace(SERVING, cell_machines=8, spares=4, survive=1))
     wanted = replace(wanted, mode=Mode.COARSE)
@@ -116,8 +119,12 @@ def test_a_standby_may_be_lost_together_with_its_stage(num_lost: int, falls: boo
         rng=np.random.default_rng(1),
     )
     found.lose(np.arange(num_cells), np.full(num_cells, num_lost), 0.0)
-    assert bool(found.is_down.mean() > 0.3) == falls
+    assert bool(found.is_down.all()) == falls
     assert bool(found.is_down.any()) == falls
+    if not falls:
+        has_loaded = found.ready_s >= 1.0 + tables[0].load_s
+        assert bool(has_loaded.mean() > 0.3) == loads
+        assert bool(has_loaded.any()) == loads
 
 
 def test_machines_that_are_away_all_the_time_answer_nothing() -> None:
