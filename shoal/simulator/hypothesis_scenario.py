@@ -31,6 +31,8 @@ LONGEST_ANSWER: Final = 8  # times the mean
 class Unheld(ConfigError):
     """No cell of the cluster holds the model."""
 
+    code = "held_nowhere"
+
 
 def scenario_of(hypothesis: Hypothesis, catalogue: Catalogue, given: Assumptions) -> Scenario:
     """Raises Unheld where no cell holds the model, ConfigError for unknown names and impossible terms."""
