@@ -233,6 +233,8 @@ def terminal(url: str) -> Iterator[Terminal]:
     # Opening the terminal makes it the process's own, so that typed Ctrl-C reaches it as a signal.
     script = (
         "import os; os.close(os.open(os.ttyname(0), os.O_RDWR));"
+        # A shell that runs the tests in its background has them ignore Ctrl-C.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "import typer; from shoal.commands.chat import chat; typer.run(chat)"
     )
     environment = {**os.environ, "SHOAL_URL": url, "TERM": "dumb"}
