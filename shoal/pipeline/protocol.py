@@ -252,7 +252,6 @@ class DriverCore:
                 record = self._steps.find(message.step_id)
                 if message.compute_s and record is not None:
                     self.statistics.add_report(message, record.total_tokens, is_prefill=record.is_prefill)
-                self._steps.received(message.step_id, stage, now_s)
                 self._steps.sent_on(message.step_id, stage, now_s)
             case NeedOpen():
                 session = self._sessions.get(message.session)

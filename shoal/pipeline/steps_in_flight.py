@@ -73,16 +73,14 @@ class StepsInFlight:
         """Stage number `stage` has a step in its queue: it is under way, so its deadline moves."""
         record = self._steps.get(step_id)
         if record is not None:
-            record.num_received = max(record.num_received, stage + 1)
-            record.hop_deadline_s = None
-            if record.lost_hop is not None and record.lost_hop <= stage:
-                record.lost_hop = None
+            _note_received(record, stage)
             self._set_deadline(record, now_s)
 
     def sent_on(self, step_id: int, stage: int, now_s: float) -> None:
-        """Stage number `stage` has computed a step and sent it to the next."""
+        """Stage number `stage` has received a step, computed it and sent it to the next."""
         record = self._steps.get(step_id)
         if record is not None:
+            _note_received(record, stage)
             record.num_sent_on = max(record.num_sent_on, stage + 1)
             self._set_deadline(record, now_s)
             if record.num_received <= record.num_sent_on:
@@ -161,3 +159,10 @@ class StepsInFlight:
         usual_s = self._statistics.round_trip_s(is_prefill=record.is_prefill)
         patience_s = max(self._config.resend_after_s, 4 * usual_s)
         record.deadline_s = now_s + patience_s * 2 ** min(record.resends, MAX_PATIENCE_DOUBLINGS)
+
+
+def _note_received(record: StepRecord, stage: int) -> None:
+    record.num_received = max(record.num_received, stage + 1)
+    record.hop_deadline_s = None
+    if record.lost_hop is not None and record.lost_hop <= stage:
+        record.lost_hop = None
