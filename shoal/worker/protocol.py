@@ -345,9 +345,9 @@ class WorkerCore:
         if reason is not None:
             self._refuse(entry.session, reason)
             return None
-        if self._lacks_draw(residency, entry):
+        if task.step.route and self._lacks_draw(residency, entry):
             self._sessions.lose(residency)
-        elif entry.start < min(residency.held, residency.journal.first) and task.forward:
+        elif task.step.route and self._lacks_rows(residency, entry):
             self._start_over(residency, now_s)
         if entry.start > residency.held:
             if task.forward:
@@ -375,8 +375,16 @@ class WorkerCore:
 
     def _lacks_draw(self, residency: Residency, entry: Entry) -> bool:
         """Whether a draw is asked for again that is not known here: computed anew is the only way."""
-        is_held = entry.stop <= residency.held
-        return self._is_last and entry.sample and is_held and entry.stop not in residency.drawn
+        is_asked_again = self._is_last and entry.sample and entry.stop <= residency.held
+        if not is_asked_again or entry.stop in residency.drawn:
+            return False
+        return not self._pulling.is_overtaken(residency, entry)
+
+    def _lacks_rows(self, residency: Residency, entry: Entry) -> bool:
+        """Whether rows are asked for again that the journal has no more."""
+        if entry.start >= min(residency.held, residency.journal.first):
+            return False
+        return not self._pulling.is_overtaken(residency, entry)
 
     # ------------------------------------------------------------ outcomes
 

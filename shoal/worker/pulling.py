@@ -51,6 +51,16 @@ class Pulling:
         ready = sorted(start for start in residency.parked if start <= residency.held)
         self._queue.extendleft(residency.parked.pop(start) for start in reversed(ready))
 
+    def is_overtaken(self, residency: Residency, entry: Entry) -> bool:
+        """Whether tokens are known here that were drawn behind an entry: the driver has its result then,
+        and nobody waits for what comes late or again."""
+        assert residency.opened is not None
+        drawn_from = max(entry.stop, residency.opened.prompt_tokens)
+        if residency.held > drawn_from or any(start >= drawn_from for start in residency.parked):
+            return True
+        queued = (part.entry for task in self._queue for part in task.parts)
+        return any(e.session == residency.session and e.start >= drawn_from for e in queued)
+
     def pull(self, residency: Residency, stop: int, now_s: float) -> None:
         """Ask for this session's input up to `stop`, or farther if a pull is under way."""
         if residency.pull is not None:

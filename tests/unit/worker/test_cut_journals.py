@@ -26,10 +26,10 @@ def worker() -> OneWorker:
     return worker
 
 
-def grow(worker: OneWorker, session: int, stop: int) -> None:
+def grow(worker: OneWorker, session: int, stop: int, *, prompt: int = HELD) -> None:
     """Compute a session from its beginning."""
     for start in range(0, stop, CHUNK):
-        worker.step(entry(session, start, start + CHUNK), opens=[opened(session)])
+        worker.step(entry(session, start, start + CHUNK), opens=[opened(session, prompt=prompt)])
         worker.work()
         assert worker.core.journal_bytes <= LIMIT_BYTES
 
@@ -121,6 +121,25 @@ def test_an_entry_from_before_the_last_rows_is_computed_again_from_the_beginning
     (send,) = worker.take_sends(Step)
     np.testing.assert_array_equal(send.rows, expected_rows(1, 8, 12))
     assert worker.core.num_long_pulls == 1
+
+
+def test_a_chunk_that_comes_again_when_the_answer_has_begun_is_not_computed_again() -> None:
+    worker = OneWorker(max_batch_tokens=CHUNK, journal_bytes=LIMIT_BYTES)
+    grow(worker, 1, HELD, prompt=HELD - 1)
+    grow(worker, 2, 28)
+    worker.sent.clear()
+    worker.step(entry(1, 8, 12))
+    worker.work()
+    assert pulls(worker) == []
+    assert worker.core.num_long_pulls == 0
+
+
+def test_a_standby_that_is_fed_a_chunk_again_does_not_start_over(worker: OneWorker) -> None:
+    worker.route = ()
+    worker.step(entry(1, 8, 12))
+    worker.work()
+    assert pulls(worker) == []
+    assert worker.core.num_long_pulls == 0
 
 
 def test_what_a_cut_made_meanwhile_has_taken_is_not_sent() -> None:

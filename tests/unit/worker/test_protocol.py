@@ -30,6 +30,7 @@ from tests.unit.worker.one_worker import (
     AFTER,
     BEFORE,
     ME,
+    RETRY_S,
     SAMPLING,
     OneWorker,
     ends_of,
@@ -199,6 +200,32 @@ def test_a_lost_draw_of_a_later_entry_makes_the_worker_pull_what_lies_before() -
     worker.work()
     (result,) = worker.take(Result)
     assert result.outputs[0].token == expected_draw(1, 5)
+
+
+def test_a_draw_that_the_driver_has_already_is_not_worth_the_state() -> None:
+    worker = OneWorker("last")
+    worker.hold(1, 9)
+    worker.step(entry(1, 4, 8, sample=True))
+    assert worker.work() == 0
+    assert worker.take(Pull) == []
+    worker.step(entry(1, 9, 10, sample=True))
+    assert worker.work() == 1
+    assert worker.take(Result)[0].outputs[0].token == expected_draw(1, 10)
+
+
+def test_a_pull_that_goes_past_an_overtaken_entry_lets_the_newest_one_go() -> None:
+    worker = OneWorker("last")
+    for start in (8, 10):
+        worker.step(entry(1, start, start + 1, sample=True), opens=[opened(1)])
+    worker.work()
+    worker.tick_at(RETRY_S)
+    assert [(p.start, p.stop) for p in worker.take(Pull)] == [(0, 8), (0, 10)]
+    worker.refill(1, 0, 7, 3)  # nothing is drawn behind 9, in the middle of a chunk
+    worker.work()
+    sent = worker.take_sends((Pull, Result))
+    outputs = [output for send in sent for output in getattr(send.message, "outputs", ())]
+    assert [type(send.message) for send in sent] == [Result, Result]
+    assert [(o.start, o.token) for o in outputs] == [(8, None), (10, expected_draw(1, 11))]
 
 
 def test_what_was_drawn_stays_true_when_the_state_is_lost() -> None:
