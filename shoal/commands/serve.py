@@ -57,13 +57,14 @@ def serve(
             help="Equal requests get equal answers, whatever else is running. Prompts take longer.",
         ),
     ] = False,
-    no_repack: Annotated[
-        bool,
+    repack: Annotated[
+        bool | None,
         typer.Option(
-            "--no-repack",
-            help="Keep weights as in the file: on some CPUs prompts are faster, answers slower.",
+            "--repack/--no-repack",
+            help="Keep weights in llama.cpp's layout for this CPU, or as in the file. "
+            "Default: what is faster on each machine.",
         ),
-    ] = False,
+    ] = None,
     join_listen: Annotated[
         str | None,
         typer.Option(
@@ -120,7 +121,7 @@ def serve(
         n_ctx=ctx,
         engine=engine,
         invariant=invariant,
-        repack=not no_repack,
+        repack=repack,
         join_listen=None if join_listen is None else parse_join_listen(join_listen),
         wait_for=wait_for,
         journal_bytes=journal_mib * 2**20,

@@ -78,7 +78,7 @@ class ServeConfig:
     n_ctx: int | None = None
     engine: EngineKind = "llama"
     invariant: bool = False
-    repack: bool = True
+    repack: bool | None = None
     num_spares: int = 0
     survive: int = 1
     join_listen: tuple[str, int] | None = None
@@ -100,7 +100,7 @@ class StartPlan:
     cells: int
     max_sequences: int
     invariant: bool
-    repack: bool
+    repack: bool | None
     survive: int
     journal_bytes: int
     num_awaited: int = 0

@@ -23,8 +23,8 @@ class EngineConfig:
     max_batch_tokens: longest prefill chunk; 128 keeps the stages of a short pipeline busy
     without costing much matrix-multiply efficiency on CPUs. threads: of the compute pool.
     gpu_layers: layers offloaded where the build has a GPU backend; -1 is all. repack: weights are kept in
-    the CPU's own layout, where llama.cpp has one: a token of an answer is faster to compute, on some
-    CPUs a prompt slower (docs/PERFORMANCE.md). invariant: what is
+    a layout of llama.cpp's for this CPU, or as in the file, which Shoal's row kernels need; None: whichever
+    is faster for what the slice holds (docs/PERFORMANCE.md). invariant: what is
     computed does not depend on what else is (docs/MODES.md); the CPU then computes everything, and
     each sequence has n_ctx cells of its own, whatever `cells` says.
     """
@@ -39,7 +39,7 @@ class EngineConfig:
     threads: int = 1
     gpu_layers: int = -1
     n_vocab: int = 0
-    repack: bool = True
+    repack: bool | None = None
     invariant: bool = False
 
 

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from llama_cpp import llama_cpp
 
 from shoal.core.errors import EngineError, InvariantBroken
 from shoal.engine.interface import Rows
+from shoal.engine.llama_library import llama_cpp
 
 _FLOAT_BYTES = 4
 

@@ -13,6 +13,8 @@ the number of rows in a batch, and they round differently. Read in the source th
   rows or more and answers in fewer. Of a mixture's experts each gets as many rows as the router
   sends it: there tiling is switched off, by an environment variable that is read once, at the
   first product of the process.
+- Shoal's own row kernels (engine/row_kernels.py) give a row the bits that llama.cpp gives a lone one,
+  whatever it is computed with. They take up to seven rows then, the rest is tiled.
 - Repacked weights: rows in fours take another kernel than the rest (ggml-cpu/repack.cpp). So weights
   are not repacked.
 - Attention over F16 keys and values: one row is split over threads from 512 cells on, 64 rows are

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from llama_cpp import llama_cpp
 from numpy.typing import NDArray
 
 from shoal.engine.interface import Chunk, Rows
+from shoal.engine.llama_library import llama_cpp
 
 _FLOAT_POINTER = ctypes.POINTER(ctypes.c_float)
 

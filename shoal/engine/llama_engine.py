@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from llama_cpp import llama_cpp
 from numpy.typing import NDArray
 
 from shoal.core.config import EngineConfig
@@ -24,6 +23,7 @@ from shoal.core.specs import LayerRange
 from shoal.engine.interface import Chunk, Computed, Drawn, EngineLimits, Rows
 from shoal.engine.invariance_check import check_invariance
 from shoal.engine.llama_batch import LlamaBatch
+from shoal.engine.llama_library import llama_cpp
 from shoal.engine.llama_runtime import llama_runtime
 from shoal.engine.llama_slice import LlamaSlice
 from shoal.engine.pieces import compute_in_pieces, pieces_of

@@ -9,11 +9,10 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from llama_cpp import llama_cpp
-
 from shoal.core.config import EngineConfig
 from shoal.core.errors import InvariantBroken
 from shoal.core.invariant_mode import TILED_ROWS, cells_of_a_sequence
+from shoal.engine.llama_library import llama_cpp
 
 _ALL_LAYERS = -1
 
@@ -38,8 +37,8 @@ def vocab_only_params() -> ctypes.Structure:
     return params
 
 
-def slice_model_params(config: EngineConfig) -> ctypes.Structure:
-    """Model parameters for a slice.
+def slice_model_params(config: EngineConfig, *, repack: bool) -> ctypes.Structure:
+    """Model parameters for a slice. repack: what `config.repack` comes to for it.
 
     load_mode NONE reads the weights into llama.cpp's own buffers. As by default they would be
     mapped, and where the CPU backend repacks them for speed both copies would be resident.
@@ -50,7 +49,7 @@ def slice_model_params(config: EngineConfig) -> ctypes.Structure:
         params,
         n_gpu_layers=gpu_layers if gpu_layers >= 0 else _ALL_LAYERS,
         load_mode=llama_cpp.LLAMA_LOAD_MODE_NONE,
-        use_extra_bufts=config.repack and not config.invariant,
+        use_extra_bufts=repack,
     )
     return params
 

@@ -1,4 +1,4 @@
-"""What llama.cpp keeps once a process: its backends and its log.
+"""What llama.cpp keeps once a process: its backends, its log, and the row kernels in front of it.
 
 llama.cpp's log goes to Python's, quietly: every line at DEBUG, because its "errors" include much
 that the caller handles. The last lines that it calls errors are kept, for the message of the
@@ -11,7 +11,10 @@ import logging
 from collections import deque
 from functools import cache
 
-from llama_cpp import llama_cpp
+from shoal.core.invariant_mode import TILED_ROWS
+from shoal.engine.llama_library import llama_cpp, row_kernels
+from shoal.engine.row_kernels import MOST_ROWS, RowKernels
+from shoal.engine.row_kernels_check import agree_with_llama
 
 _LOG = logging.getLogger(__name__)
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR (llama-cpp-python's own table is out of date)
@@ -22,6 +25,7 @@ _MAX_LINES_KEPT = 4
 class LlamaRuntime:
     """llama.cpp, initialised. There is one: `llama_runtime()`.
 
+    row_kernels: those that were tried and serve; None where llama.cpp computes everything itself.
     may_have_tiled: a slice was loaded that leaves the choice of kernels to llama.cpp, which makes
     some of it once a process.
     """
@@ -33,6 +37,13 @@ class LlamaRuntime:
         self._callback = llama_cpp.llama_log_callback(self._on_log)
         llama_cpp.llama_log_set(self._callback, None)
         llama_cpp.llama_backend_init()
+        self.row_kernels = tried(row_kernels)
+
+    def keep_tiled_rows_tiled(self) -> None:
+        """For this process, for good: the row kernels compute only what llama.cpp would not tile, so that
+        all rows of prompts take one kernel (engine/invariance.py)."""
+        if self.row_kernels is not None:
+            self.row_kernels.serve(TILED_ROWS - 1)
 
     def forget_errors(self) -> None:
         """Call before a call whose errors will be asked for."""
@@ -57,6 +68,20 @@ class LlamaRuntime:
             self._errors.append(line)
         if line and level != _CONTINUED:
             _LOG.debug("llama.cpp: %s", line)
+
+
+def tried(kernels: RowKernels | None) -> RowKernels | None:
+    """The kernels, serving, if they have llama.cpp's bits here; else None, and a warning."""
+    if kernels is None:
+        return None
+    if not agree_with_llama(kernels):
+        _LOG.warning(
+            "Shoal's row kernels do not give llama.cpp's results with the installed llama-cpp-python, so "
+            "llama.cpp computes everything, more slowly. Install the version that pyproject.toml pins."
+        )
+        return None
+    kernels.serve(MOST_ROWS)
+    return kernels
 
 
 @cache

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
-from llama_cpp import llama_cpp
 
 from shoal.core.config import EngineConfig
 from shoal.core.errors import ConfigError, InsufficientMemory, ModelFileError
@@ -21,8 +20,10 @@ from shoal.core.invariant_mode import Q8_0_PER_F16
 from shoal.core.specs import LayerRange
 from shoal.engine.hidden_tap import HiddenTap
 from shoal.engine.invariance import RowRules, matrix_kinds, row_rules, switch_tiling_off
+from shoal.engine.llama_library import llama_cpp
 from shoal.engine.llama_params import slice_context_params, slice_model_params
 from shoal.engine.llama_runtime import llama_runtime
+from shoal.engine.weight_layout import row_kernels_serve_most
 from shoal.model.architectures import RULES, ArchitectureRule
 
 _KV_BYTES_PER_VALUE: Final = 2  # F16, llama.cpp's default for keys and values
@@ -46,6 +47,7 @@ class LlamaSlice:
         self.layers = layers
         self._config = config
         self.row_rules = self._choose_kernels(is_last=is_last)
+        self._repack = self._chooses_repacked(is_last=is_last)
         self.model = self._load_model()
         self._finalizer: weakref.finalize[..., LlamaSlice] = weakref.finalize(
             self, llama_cpp.llama_model_free, self.model
@@ -80,6 +82,7 @@ class LlamaSlice:
         if not self._config.invariant:
             runtime.may_have_tiled = True
             return None
+        runtime.keep_tiled_rows_tiled()
         kinds = matrix_kinds(self.path, is_last=is_last)
         if kinds.tiles_experts:
             switch_tiling_off(runtime)
@@ -87,11 +90,17 @@ class LlamaSlice:
             runtime.may_have_tiled = True
         return row_rules(kinds)
 
+    def _chooses_repacked(self, *, is_last: bool) -> bool:
+        if self._config.invariant or self._config.repack is not None:
+            return bool(self._config.repack) and not self._config.invariant
+        has_row_kernels = llama_runtime().row_kernels is not None
+        return not (has_row_kernels and row_kernels_serve_most(self.path, is_last=is_last))
+
     def _load_model(self) -> Any:
         runtime = llama_runtime()
         runtime.forget_errors()
         model = llama_cpp.llama_model_load_from_file(
-            str(self.path).encode(), slice_model_params(self._config)
+            str(self.path).encode(), slice_model_params(self._config, repack=self._repack)
         )
         if model is None:
             cause = runtime.last_errors() or "no reason given"

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from hashlib import blake2b
 
 import numpy as np
-from llama_cpp import llama_cpp
 from numpy.typing import NDArray
 
 from shoal.core.errors import EngineError, InvariantBroken
 from shoal.core.sequence import SamplingParams
 from shoal.engine.adjusted_logits import adjusted
 from shoal.engine.interface import Draw, Drawn
+from shoal.engine.llama_library import llama_cpp
 from shoal.engine.logprobs import logprobs_of
 
 _BLOCK = 1024

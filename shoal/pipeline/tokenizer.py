@@ -14,9 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from llama_cpp import llama_cpp
-
 from shoal.core.errors import BadRequest, InvariantBroken, ModelFileError
+from shoal.engine.llama_library import llama_cpp
 from shoal.engine.llama_params import vocab_only_params
 from shoal.engine.llama_runtime import llama_runtime
 from shoal.pipeline.control_texts import ControlTexts

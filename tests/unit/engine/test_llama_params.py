@@ -27,4 +27,6 @@ def test_the_configuration_reaches_the_structures() -> None:
     assert (context.n_threads, context.n_threads_batch) == (3, 3)
     assert context.kv_unified
     assert context.swa_full
-    assert slice_model_params(config).n_gpu_layers == 2
+    assert slice_model_params(config, repack=False).n_gpu_layers == 2
+    assert not slice_model_params(config, repack=False).use_extra_bufts
+    assert slice_model_params(config, repack=True).use_extra_bufts

@@ -1,0 +1,67 @@
+"""Shoal's own products of quantised matrices with a few rows, in llama.cpp's place.
+
+llama.cpp unpacks a matrix again for every row of a step, or for every four: a step of four answers takes
+nearly four times as long as one. engine/kernels unpacks once for up to eight rows, with the same bits
+as llama.cpp's `ggml_vec_dot_*` (docs/PERFORMANCE.md has the figures). It is compiled when Shoal is installed
+and takes llama.cpp's place by being loaded first, which works where the dynamic linker is ELF's. Where it
+is missing, or the CPU lacks AVX-512 VNNI, llama.cpp computes everything as before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from typing import Final
+
+from gguf import GGMLQuantizationType as Kind
+
+SERVED_KINDS: Final = frozenset({Kind.Q4_K, Kind.Q6_K})
+MOST_ROWS: Final = 24
+"""Of a step: with more, llama.cpp's tiled products are as fast (docs/PERFORMANCE.md)."""
+
+_LIBRARY: Final = "shoal.engine._few_rows"
+_REPLACED: Final = ("ggml_compute_forward_mul_mat_tiled", "ggml_tiled_wdata_size")
+_USED: Final = ("ggml_barrier", "quantize_row_q8_K")
+
+
+class RowKernels:
+    """Those of this process. They compute nothing before `connect` and `serve`."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        library.shoal_kernels_connect.argtypes = [ctypes.c_void_p] * 4
+        library.shoal_kernels_set_most_rows.argtypes = [ctypes.c_int]
+        library.shoal_kernels_num_products.restype = ctypes.c_long
+        self._library = library
+        self.most_rows = 0
+
+    @property
+    def num_products(self) -> int:
+        """Computed here so far, in this process."""
+        return int(self._library.shoal_kernels_num_products())
+
+    def connect(self, llama: ctypes.CDLL) -> bool:
+        """Say where llama.cpp's own functions are. False where it has none by these names."""
+        try:
+            functions = [getattr(llama, name) for name in (*_REPLACED, *_USED)]
+        except AttributeError:
+            return False
+        self._library.shoal_kernels_connect(*(ctypes.cast(each, ctypes.c_void_p) for each in functions))
+        return True
+
+    def serve(self, most_rows: int) -> None:
+        """From now on products with up to so many rows are computed here; 0: none."""
+        self._library.shoal_kernels_set_most_rows(most_rows)
+        self.most_rows = most_rows
+
+
+def load_row_kernels() -> RowKernels | None:
+    """Load them in front of llama.cpp's library. None where there are none for this machine, or where
+    llama.cpp has been loaded already: then the linker would no longer ask them."""
+    if sys.platform != "linux" or "llama_cpp.llama_cpp" in sys.modules:
+        return None
+    found = importlib.util.find_spec(_LIBRARY)
+    if found is None or found.origin is None:
+        return None
+    library = ctypes.CDLL(found.origin, mode=ctypes.RTLD_GLOBAL)
+    return RowKernels(library) if library.shoal_kernels_suit_cpu() else None

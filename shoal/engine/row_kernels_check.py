@@ -1,0 +1,107 @@
+"""Trying the row kernels before they serve: their products must have llama.cpp's bits.
+
+The kernels read llama.cpp's structures as the pinned version lays them out, and take its place by the
+order of loading. Neither is promised by llama.cpp, so both are tried in each process: some milliseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES
+from gguf import GGMLQuantizationType as Kind
+from numpy.typing import NDArray
+
+from shoal.engine.llama_library import llama_cpp
+from shoal.engine.row_kernels import SERVED_KINDS, RowKernels
+
+_WIDTH: Final = 512
+_HEIGHT: Final = 33  # odd: the last row has no partner
+_MOST_ROWS: Final = 9  # a tile and a rest
+_ROOM: Final = 16 * 2**20
+_HALVES: Final = {Kind.Q4_K: (0, 2), Kind.Q6_K: (208,)}  # where a block keeps its factors, as float16
+
+
+class _InitParams(ctypes.Structure):
+    """ggml_init_params."""
+
+    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
+
+
+def agree_with_llama(kernels: RowKernels) -> bool:
+    """Whether each product of one to nine rows has the bits that llama.cpp's dot products give.
+    Serves nothing afterwards."""
+    try:
+        return all(_agrees(kernels, kind) for kind in sorted(SERVED_KINDS))
+    finally:
+        kernels.serve(0)
+
+
+def _agrees(kernels: RowKernels, kind: Kind) -> bool:
+    generator = np.random.default_rng(1)
+    matrix = _random_matrix(kind, generator)
+    rows = generator.standard_normal((_MOST_ROWS, _WIDTH)).astype(np.float32)
+    kernels.serve(0)
+    # One row at a time: llama.cpp's choice among kernels is by the number of rows.
+    expected = np.concatenate([_product(kind, matrix, rows[at : at + 1]) for at in range(_MOST_ROWS)])
+    kernels.serve(_MOST_ROWS)
+    for num_rows in range(1, _MOST_ROWS + 1):
+        before = kernels.num_products
+        actual = _product(kind, matrix, rows[:num_rows])
+        is_served = kernels.num_products == before + 1
+        if not is_served or actual.tobytes() != expected[:num_rows].tobytes():
+            return False
+    return True
+
+
+def _random_matrix(kind: Kind, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """[_HEIGHT, bytes of a row]: any bits are weights, but for the factors, which must be numbers."""
+    num_values, num_bytes = GGML_QUANT_SIZES[kind]
+    blocks = generator.integers(0, 256, (_HEIGHT, _WIDTH // num_values, num_bytes), np.uint8)
+    for at in _HALVES[kind]:
+        factors = generator.uniform(0.01, 0.1, blocks.shape[:2]).astype(np.float16)
+        blocks[:, :, at : at + 2] = factors[..., None].view(np.uint8)
+    return blocks.reshape(_HEIGHT, -1)
+
+
+def _product(kind: Kind, matrix: NDArray[np.uint8], rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[num_rows, _HEIGHT], by a graph of one product, on two threads."""
+    ggml = _functions()
+    context = ggml["init"](_InitParams(_ROOM, None, False))
+    try:
+        weights = ggml["new_tensor_2d"](context, int(kind), _WIDTH, _HEIGHT)
+        ctypes.memmove(ggml["get_data"](weights), matrix.ctypes.data, matrix.nbytes)
+        inputs = ggml["new_tensor_2d"](context, int(Kind.F32), _WIDTH, len(rows))
+        ctypes.memmove(ggml["get_data"](inputs), rows.ctypes.data, rows.nbytes)
+        product = ggml["mul_mat"](context, weights, inputs)
+        graph = ggml["new_graph"](context)
+        ggml["build_forward_expand"](graph, product)
+        ggml["graph_compute_with_ctx"](context, graph, 2)
+        result = np.empty((len(rows), _HEIGHT), np.float32)
+        ctypes.memmove(result.ctypes.data, ggml["get_data"](product), result.nbytes)
+        return result
+    finally:
+        ggml["free"](context)
+
+
+def _functions() -> dict[str, Any]:
+    """ggml's, which llama-cpp-python does not declare. Contexts, tensors and graphs go by address."""
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    types: dict[str, tuple[Any, list[Any]]] = {
+        "init": (pointer, [_InitParams]),
+        "free": (None, [pointer]),
+        "new_tensor_2d": (pointer, [pointer, ctypes.c_int, number, number]),
+        "get_data": (pointer, [pointer]),
+        "mul_mat": (pointer, [pointer, pointer, pointer]),
+        "new_graph": (pointer, [pointer]),
+        "build_forward_expand": (None, [pointer, pointer]),
+        "graph_compute_with_ctx": (ctypes.c_int, [pointer, pointer, ctypes.c_int]),
+    }
+    functions = {}
+    for name, (result, arguments) in types.items():
+        function = getattr(llama_cpp._lib, f"ggml_{name}")
+        function.restype, function.argtypes = result, arguments
+        functions[name] = function
+    return functions
