@@ -128,12 +128,12 @@ class VirtualCluster:
                 raise AssertionError(f"{worker.info.worker} journals {used} of {self._journal_bytes} bytes")
 
     def is_empty(self) -> bool:
-        """Whether no queue, session or reservation is left anywhere."""
+        """Whether no queue, session or reservation is left anywhere, and nothing is being computed."""
         driver = self.head.driver
         return (
             driver.num_active == driver.num_waiting == driver.num_steps_in_flight == 0
             and driver.admission.num_sequences == 0
-            and all(w.core.num_sessions == w.core.num_queued == 0 for w in self.head.live if not w.is_frozen)
+            and all(worker.is_empty for worker in self.head.live if not worker.is_frozen)
         )
 
     def _all_ended(self) -> bool:

@@ -62,6 +62,12 @@ class VirtualWorker:
     def is_frozen(self) -> bool:
         return self._thawed is not None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it keeps no session and has nothing to do. A batch under way counts: the cells of a session
+        that ends meanwhile are cleared behind it."""
+        return not self._busy and self.core.num_sessions == self.core.num_queued == 0
+
     def kill(self) -> None:
         """The process ends: nothing comes from it any more."""
         self.is_dead = True

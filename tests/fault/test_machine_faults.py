@@ -186,3 +186,6 @@ def run_seed(seed: int) -> None:
                 assert cluster.head.was_stranded, name
             continue
         assert (answer.text, answer.end.reason) == (text, reason), name
+    for worker in cluster.head.live:
+        assert isinstance(worker.engine, DigestEngine)
+        assert worker.is_frozen or worker.engine.cells_used == 0, f"seed {seed}: cells are left"

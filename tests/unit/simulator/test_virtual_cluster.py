@@ -81,6 +81,21 @@ def test_a_client_that_leaves_is_no_longer_awaited() -> None:
     assert (answer.cancelled, answer.end, cluster.is_empty()) == (True, None, True)
 
 
+def test_a_run_ends_only_when_the_batch_of_a_client_that_left_is_done_and_its_cells_are_free() -> None:
+    engine = DigestEngine(LayerRange(0, 1), 1, n_vocab=N_VOCAB)
+    cluster = VirtualCluster(
+        seed=1,
+        ranges=[LayerRange(0, 1)],
+        make_engine=lambda layers: engine,
+        vocabulary=VOCABULARY,
+        n_ctx=100,
+        compute_s=lambda worker, chunks: 3.0,
+    )
+    cluster.submit(_request(1), cancel_after_s=0.1)
+    cluster.run()
+    assert engine.cells_used == 0
+
+
 def test_a_request_that_is_refused_ends_with_the_error() -> None:
     cluster = _cluster(1)
     answer = cluster.submit(_request(1, max_tokens=98))
