@@ -45,6 +45,7 @@ from shoal.wire.messages import (
     Output,
     PeersTaken,
     Pull,
+    PullTaken,
     Received,
     Refill,
     Refused,
@@ -54,6 +55,7 @@ from shoal.wire.messages import (
     Step,
     ToDriver,
     ToWorker,
+    Unanswered,
 )
 
 REFILL_WINDOW_TOKENS = 8192  # token ids only: 32 KiB
@@ -266,6 +268,8 @@ class DriverCore:
                 error = EngineError(f"{message.sender} refused: {message.reason}.")
                 self._fail(message.session, error, now_s)
                 self._proceed(now_s)
+            case Unanswered():
+                self._note_unanswered(message)
             case PeersTaken():
                 self._confirmed(message, now_s)
             case HandingOver() | StateTaken():
@@ -503,6 +507,7 @@ class DriverCore:
             self._send(WorkerId(pull.sender), Close((pull.session,)))
             return
         if pull.attempt != session.attempt or not 0 <= pull.start < session.sent:
+            self._send(WorkerId(pull.sender), PullTaken(DRIVER))
             return
         window = min(pull.window, REFILL_WINDOW_TOKENS)
         if pull.exact:
@@ -514,6 +519,14 @@ class DriverCore:
         epoch = 0 if self._placement is None else self._placement.epoch
         refill = Refill(epoch, pull.session, pull.attempt, pull.start, tokens, lengths, DRIVER)
         self._send(WorkerId(pull.sender), refill)
+
+    def _note_unanswered(self, message: Unanswered) -> None:
+        """A stage gets no answer from the one before it, which lives: what lies between is cut. Who was lost
+        is asked no more once the new route is known there."""
+        sender, asked = WorkerId(message.sender), WorkerId(message.predecessor)
+        is_newest = self._placement is not None and message.epoch == self._placement.epoch
+        if is_newest and (asked == DRIVER or asked in self._present):
+            self._actions.append(LinkCut(asked, sender))
 
     def _send(self, to: WorkerId, message: ToWorker) -> None:
         self._actions.append(SendTo(to, message))

@@ -69,7 +69,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True, tag="step"):
 
 
 class Pull(msgspec.Struct, frozen=True, array_like=True, tag="pull"):
-    """A successor asks for a session's input for `[start, stop)`. Answered by `Refill`, in windows.
+    """A successor asks for a session's input for `[start, stop)`. Answered by `Refill`, in windows, or by
+    `PullTaken` while that must wait.
 
     exact: in the chunks that it was first computed in, for the same low bits; otherwise in chunks
     as long as a batch, which is faster. window: more tokens than that are not wanted at once, but for a
@@ -98,6 +99,12 @@ class Refill(msgspec.Struct, frozen=True, array_like=True, tag="refill"):
     start: int
     tokens: tuple[int, ...]
     lengths: tuple[int, ...]
+    sender: str
+
+
+class PullTaken(msgspec.Struct, frozen=True, array_like=True, tag="pull_taken"):
+    """A pull has come, and what it asks for is not there yet: who asked knows that the link stands."""
+
     sender: str
 
 
@@ -257,13 +264,22 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     reason: str
 
 
-ToWorker = Step | Pull | Refill | Open | Close | Live | Peers | HandOverTo | State
+class Unanswered(msgspec.Struct, frozen=True, array_like=True, tag="unanswered"):
+    """A stage has pulled of `predecessor` again and again, and got no answer to any pull."""
+
+    epoch: int
+    sender: str
+    predecessor: str
+
+
+ToWorker = Step | Pull | Refill | PullTaken | Open | Close | Live | Peers | HandOverTo | State
 ToDriver = (
     Result
     | Received
     | StageReport
     | NeedOpen
     | Refused
+    | Unanswered
     | Pull
     | Closed
     | PeersTaken
@@ -274,6 +290,7 @@ Message = (
     Step
     | Pull
     | Refill
+    | PullTaken
     | Open
     | Close
     | Live
@@ -283,6 +300,7 @@ Message = (
     | StageReport
     | NeedOpen
     | Refused
+    | Unanswered
     | Closed
     | PeersTaken
     | HandOverTo

@@ -26,6 +26,7 @@ from shoal.wire.messages import (
     Peers,
     PeersTaken,
     Pull,
+    PullTaken,
     Refill,
     Refused,
     Result,
@@ -152,9 +153,12 @@ class WorkerCore:
             case Step():
                 self._receive_step(message, rows, now_s)
             case Refill():
+                self._heard_of(WorkerId(message.sender))
                 self._receive_refill(message, rows, now_s)
             case Pull():
                 self._receive_pull(message, now_s)
+            case PullTaken():
+                self._heard_of(WorkerId(message.sender))
             case Open():
                 self._receive_open(message, now_s)
             case Close():
@@ -251,8 +255,15 @@ class WorkerCore:
             return
         self._pulling.take_refill(residency, refill, parts, now_s)
 
+    def _heard_of(self, sender: WorkerId) -> None:
+        for residency in self._sessions:
+            self._pulling.heard_of(residency, sender)
+
     def _receive_pull(self, pull: Pull, now_s: float) -> None:
-        if self._sessions.is_closed(pull.session) or pull.start < 0:
+        if pull.start < 0:
+            return
+        if self._sessions.is_closed(pull.session):
+            self._pulling.confirm(pull)  # the driver tells whoever asks that it has ended
             return
         residency = self._sessions.find_or_add(pull.session, self.predecessor)
         answered = self._pulling.add_waiter(residency, pull, now_s)

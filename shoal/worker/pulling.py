@@ -11,7 +11,7 @@ from collections import deque
 
 from shoal.core.chunks import even_chunks
 from shoal.core.placement import DRIVER, WorkerId
-from shoal.wire.messages import Entry, NeedOpen, Pull, Refill, Refused, Step
+from shoal.wire.messages import Entry, NeedOpen, Pull, PullTaken, Refill, Step, Unanswered
 from shoal.worker.journal_budget import JournalBudget
 from shoal.worker.outbox import Outbox
 from shoal.worker.residency import Part, PullInProgress, Residency, Task, Waiter
@@ -79,6 +79,11 @@ class Pulling:
         step = Step(refill.epoch, 0, refill.sender, (), ())
         self._queue.extendleft(Task(step, [part], now_s, forward=False) for part in reversed(parts))
 
+    def heard_of(self, residency: Residency, sender: WorkerId) -> None:
+        """An answer came, for whichever session: the link stands, however long the others take."""
+        if residency.pull is not None and sender == residency.predecessor:
+            residency.pull.tries = 0
+
     def drop_queued(self, residency: Residency) -> None:
         """What was pulled and has not been computed is of no use any more."""
         residency.pull = None
@@ -132,13 +137,11 @@ class Pulling:
         if self._must_hold_back(residency, pull, now_s):
             pull.deadline_s = now_s + self._retry_after_s
             return
-        pull.tries += 1
         me = self._outbox.worker
-        if pull.tries > MAX_PULL_TRIES:
-            residency.pull = None
-            reason = f"{residency.predecessor} does not answer pulls"
-            self._outbox.send(DRIVER, Refused(residency.session, me, reason))
-            return
+        if pull.tries == MAX_PULL_TRIES:
+            pull.tries = 0
+            self._outbox.send(DRIVER, Unanswered(self.epoch, me, residency.predecessor))
+        pull.tries += 1
         pull.deadline_s = now_s + self._retry_after_s
         exact = residency.opened is None or residency.opened.exact_replay
         message = Pull(
@@ -178,7 +181,13 @@ class Pulling:
             residency.pull.is_held_back = False
             self._send_pull(residency, residency.pull, now_s)
         self.serve(residency)
+        if requester in residency.waiters:
+            self.confirm(pull)
         return requester not in residency.waiters or residency in self._unanswerable
+
+    def confirm(self, pull: Pull) -> None:
+        """Tell a successor that its pull has come though it is not answered yet."""
+        self._outbox.send(WorkerId(pull.sender), PullTaken(self._outbox.worker))
 
     def serve(self, residency: Residency) -> None:
         """Answer the successors whose positions have been computed."""

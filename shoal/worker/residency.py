@@ -39,8 +39,8 @@ class Task:
 
 @dataclass(slots=True)
 class PullInProgress:
-    """Waiting for the predecessor to send this session's input up to `stop`. is_held_back: not asked for
-    more, so that a successor can come after."""
+    """Waiting for the predecessor to send this session's input up to `stop`. tries: since the predecessor
+    answered any pull. is_held_back: not asked for more, so that a successor can come after."""
 
     stop: int
     deadline_s: float
@@ -102,8 +102,6 @@ class Residency:
         self.failures.pop(self.held, None)
         self.tokens.extend(tokens)
         self.journal.append(len(tokens), rows)
-        if self.pull is not None:
-            self.pull.tries = 0
         if drawn is not None:
             self.drawn[self.held] = drawn
 

@@ -62,6 +62,24 @@ MUTATIONS = (
         "if False:",
     ),
     Mutation(
+        "who cannot answer a pull yet says that it has come",
+        "shoal/worker/pulling.py",
+        "        if requester in residency.waiters:\n            self.confirm(pull)\n",
+        "",
+    ),
+    Mutation(
+        "pulls that nobody answers are told of",
+        "shoal/worker/pulling.py",
+        "            self._outbox.send(DRIVER, Unanswered(self.epoch, me, residency.predecessor))\n",
+        "",
+    ),
+    Mutation(
+        "what comes late is not worth the state",
+        "shoal/worker/pulling.py",
+        "        drawn_from = max(entry.stop, residency.opened.prompt_tokens)",
+        "        return False",
+    ),
+    Mutation(
         "who has no journal pulls too",
         "shoal/worker/protocol.py",
         "if not answered and residency.opened is not None and not self._expects(residency):",

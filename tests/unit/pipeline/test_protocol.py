@@ -26,6 +26,7 @@ from shoal.wire.messages import (
     Open,
     Output,
     Pull,
+    PullTaken,
     Received,
     Refill,
     Refused,
@@ -461,12 +462,12 @@ def test_a_pull_for_a_dead_session_is_answered_with_a_close() -> None:
 
 
 @pytest.mark.parametrize(("attempt", "start"), [(1, 0), (0, -1), (0, 4), (0, 50)])
-def test_a_pull_for_what_was_never_sent_is_not_answered(attempt: int, start: int) -> None:
+def test_a_pull_for_what_was_never_sent_is_confirmed_and_no_more(attempt: int, start: int) -> None:
     driver = OneDriver()
     session = driver.submit()
     driver.sends.clear()
     driver.receive(Pull(1, session, attempt, start, 60, "w0"))
-    assert driver.sends == []
+    assert [(send.to, send.message) for send in driver.sends] == [("w0", PullTaken(DRIVER))]
 
 
 def test_a_refusal_ends_one_request_and_no_other() -> None:

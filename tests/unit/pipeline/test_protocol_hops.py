@@ -8,7 +8,7 @@ from shoal.core.config import DriverConfig
 from shoal.core.placement import DRIVER, WorkerId
 from shoal.pipeline.actions import LinkCut, StageSilent
 from shoal.pipeline.admission import Capacity
-from shoal.wire.messages import Received, StageReport, Step
+from shoal.wire.messages import Received, StageReport, Step, Unanswered
 from tests.unit.pipeline.one_driver import STAGES, OneDriver, placement, request
 
 W0, W1, W2 = STAGES
@@ -192,3 +192,29 @@ def test_a_last_stage_is_judged_too_though_its_report_comes_behind_its_result() 
         driver.receive(StageReport(1, step.step_id, "w2", 0.0, 0.1 if number < 10 else 0.5, ()))
         (step,) = driver.take(Step)
     assert driver.core.statistics.is_slow(W2)
+
+
+# ---------------------------------------------------------------- pulls
+
+
+@pytest.mark.parametrize("asked", [DRIVER, W0])
+def test_where_a_pull_is_not_heard_of_the_link_is_cut_and_no_stream_ends(asked: WorkerId) -> None:
+    driver = _driver()
+    session = driver.submit()
+    driver.receive(Unanswered(1, W1, asked))
+    assert driver.take_events() == [LinkCut(asked, W1)]
+    assert driver.end(session) is None
+
+
+def test_who_was_asked_and_is_lost_was_not_cut_off() -> None:
+    driver = _driver()
+    driver.lose(W0)
+    driver.receive(Unanswered(1, W1, W0))
+    assert driver.take_events() == []
+
+
+def test_pulls_of_before_a_change_of_the_route_say_nothing_of_it() -> None:
+    driver = _driver()
+    driver.place(placement(2))
+    driver.receive(Unanswered(1, W1, W0))
+    assert driver.take_events() == []

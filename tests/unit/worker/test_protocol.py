@@ -16,6 +16,7 @@ from shoal.wire.messages import (
     Entry,
     PeersTaken,
     Pull,
+    PullTaken,
     Received,
     Refill,
     Refused,
@@ -376,13 +377,14 @@ def test_a_pull_for_positions_that_cannot_be_is_ignored(start: int) -> None:
     assert worker.sent == []
 
 
-def test_a_pull_for_a_closed_session_is_ignored() -> None:
+def test_a_pull_for_a_closed_session_is_confirmed_and_no_more() -> None:
     worker = OneWorker()
     worker.hold(1, 8)
     worker.receive(Close((1,)))
     worker.take(Closed)
     worker.receive(Pull(1, 1, 0, 0, 8, AFTER))
-    assert (worker.sent, worker.core.num_sessions) == ([], 0)
+    assert [(send.to, send.message) for send in worker.sent] == [(AFTER, PullTaken(ME))]
+    assert worker.core.num_sessions == 0
 
 
 # ---------------------------------------------------------------- refused, dropped
@@ -530,13 +532,13 @@ def test_a_refill_of_another_attempt_is_ignored(attempt: int) -> None:
 
 
 @pytest.mark.parametrize("attempt", [0, 2])
-def test_a_pull_of_another_attempt_is_not_answered(attempt: int) -> None:
+def test_a_pull_of_another_attempt_is_not_answered_yet(attempt: int) -> None:
     worker = OneWorker()
     worker.step(entry(1, 0, 4, attempt=1), opens=[opened(1)])
     worker.work()
     worker.sent.clear()
     worker.receive(Pull(1, 1, attempt, 0, 4, AFTER))
-    assert worker.sent == []
+    assert [send.message for send in worker.sent] == [PullTaken(ME)]
 
 
 # ---------------------------------------------------------------- batches

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from shoal.core.placement import DRIVER
-from shoal.wire.messages import Close, Closed, Live, NeedOpen, Pull, Refill, Refused, Step
+from shoal.wire.messages import (
+    Close,
+    Closed,
+    Live,
+    NeedOpen,
+    Pull,
+    PullTaken,
+    Refill,
+    Refused,
+    Step,
+    Unanswered,
+)
 from shoal.worker.job import ClearSeq
 from shoal.worker.journal_budget import WINDOW_TOKENS
 from shoal.worker.pulling import MAX_OPEN_TRIES, MAX_PARKED_PARTS, MAX_PULL_TRIES
@@ -74,7 +85,8 @@ def test_a_pull_for_an_unknown_session_asks_the_driver_for_it() -> None:
     worker = OneWorker()
     worker.receive(Pull(1, 5, 0, 0, 4, AFTER))
     worker.tick_at(0.1)
-    assert worker.take(NeedOpen) == [NeedOpen(5, ME)]
+    sent = [(send.to, send.message) for send in worker.take_sends((NeedOpen, PullTaken))]
+    assert sent == [(AFTER, PullTaken(ME)), (DRIVER, NeedOpen(5, ME))]
     worker.receive(opened(5))
     assert [(p.session, p.start, p.stop) for p in worker.take(Pull)] == [(5, 0, 4)]
 
@@ -138,7 +150,7 @@ def test_live_closes_what_it_does_not_list_and_leaves_what_is_newer() -> None:
 # ---------------------------------------------------------------- asking again
 
 
-def test_a_pull_without_an_answer_is_sent_again_and_given_up_at_its_limit() -> None:
+def test_a_pull_without_a_word_is_sent_again_and_told_of_at_its_limit() -> None:
     worker = OneWorker()
     worker.step(entry(1, 4, 6), opens=[opened(1)])
     worker.work()
@@ -150,8 +162,39 @@ def test_a_pull_without_an_answer_is_sent_again_and_given_up_at_its_limit() -> N
         worker.tick_at(number * RETRY_S)
         assert len(worker.take(Pull)) == 1
     worker.tick_at(MAX_PULL_TRIES * RETRY_S)
-    (refused,) = worker.take(Refused)
-    assert (refused.session, refused.reason) == (1, f"{BEFORE} does not answer pulls")
+    told, asked = worker.take_sends((Unanswered, Pull, Refused))
+    assert (told.to, told.message) == (DRIVER, Unanswered(1, ME, BEFORE))
+    assert (asked.to, type(asked.message)) == (BEFORE, Pull)
+    # It goes on, and says so again when all tries have been in vain once more.
+    for number in range(1, MAX_PULL_TRIES):
+        worker.tick_at((MAX_PULL_TRIES + number) * RETRY_S)
+    assert [type(send.message) for send in worker.take_sends((Unanswered, Pull))] == [Pull] * (
+        MAX_PULL_TRIES - 1
+    )
+    worker.tick_at(2 * MAX_PULL_TRIES * RETRY_S)
+    assert len(worker.take(Unanswered)) == 1
+
+
+@pytest.mark.parametrize(("sender", "is_told"), [(BEFORE, False), (AFTER, True)])
+@pytest.mark.parametrize("answered", ["taken", "another"])
+def test_who_is_asked_may_take_its_time_while_it_answers_any_pull(
+    sender: str, is_told: bool, answered: str
+) -> None:
+    worker = OneWorker()
+    worker.step(entry(1, 4, 6), opens=[opened(1)])
+    worker.work()
+    another = Refill(1, 2, 0, 0, tokens_of(2, 0, 4), (4,), sender)
+    for number in range(1, 2 * MAX_PULL_TRIES):
+        worker.receive(PullTaken(sender) if answered == "taken" else another, rows_of(2, 0, 4))
+        worker.tick_at(number * RETRY_S)
+    assert bool(worker.take(Unanswered)) is is_told
+
+
+def test_a_pull_that_is_answered_at_once_is_not_confirmed_apart() -> None:
+    worker = OneWorker()
+    worker.hold(1, 8)
+    worker.receive(Pull(1, 1, 0, 0, 8, AFTER))
+    assert [type(send.message) for send in worker.sent] == [Refill]
 
 
 def test_a_pull_that_makes_progress_has_its_tries_back() -> None:
@@ -163,7 +206,7 @@ def test_a_pull_that_makes_progress_has_its_tries_back() -> None:
         worker.tick_at((2 * number + 1) * RETRY_S)
         worker.refill(1, number, 1)
         worker.work()
-    assert worker.take(Refused) == []
+    assert worker.take(Unanswered) == []
     assert worker.engine.cells_used == 41
 
 
