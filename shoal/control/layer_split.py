@@ -1,7 +1,7 @@
 """Which layers each node gets. Pure: sizes, speeds and memory in, layer ranges out.
 
-The last stage's LM head counts as weight that must be read, like a layer's. Knows nothing of
-processes; where the model may be cut is told by its architecture (`shoal.model`).
+The last stage's LM head counts for less than layers of its size. Knows nothing of processes; where
+the model may be cut is told by its architecture (`shoal.model`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from shoal.core.specs import LayerRange, ModelSpec
 
 PROCESS_BYTES = 300 * 2**20  # Python, Ray, llama.cpp and their work buffers, measured
 REPACKED_WEIGHTS = 1.45  # weights may be held twice in part: repacked for the CPU, beside the file
+HEAD_SHARE = 0.7
+"""Of the head's bytes, what counts in a stage's cost: every token of an answer is computed with it, a
+prompt's are not, and its kind (Q6_K in a Q4_K_M file) is cheaper by the byte (docs/PERFORMANCE.md)."""
 ROW_BYTES_PER_EMBD = 4  # boundary rows are float32
 
 
@@ -72,7 +75,7 @@ def split_layers(
 ) -> tuple[LayerRange, ...]:
     """Split all layers over the nodes in their order, so that the slowest stage is as fast as can be.
 
-    A stage's cost is its weight bytes over its node's speed; a split that fits every node's
+    A stage's cost is `stage_cost` over its node's speed; a split that fits every node's
     memory wins over one that does not (which `check_memory` then refuses with the numbers).
     Raises ConfigError when there are more nodes than the model has pieces.
     """
@@ -88,6 +91,12 @@ def split_layers(
         cuts = _cheapest_cuts(spec, legal_cuts, nodes, None)
     assert cuts is not None, "without a memory bound every count of nodes up to num_pieces has a split"
     return ranges_of_cuts(spec.num_layers, cuts)
+
+
+def stage_cost(spec: ModelSpec, layers: LayerRange) -> float:
+    """What a stage's time is taken to grow with: weight bytes, of the head only HEAD_SHARE."""
+    head_bytes = spec.head_bytes if layers.end == spec.num_layers else 0
+    return spec.slice_bytes(layers) - (1 - HEAD_SHARE) * head_bytes
 
 
 def worker_bytes(spec: ModelSpec, layers: LayerRange, cache: CacheNeed) -> int:
@@ -126,17 +135,17 @@ def _cheapest_cuts(
     bounds = [0, *legal_cuts, spec.num_layers]
     pairs = list(itertools.combinations(range(len(bounds)), 2))
     ranges = {(i, j): LayerRange(bounds[i], bounds[j]) for i, j in pairs}
-    weight_bytes = {pair: spec.slice_bytes(layers) for pair, layers in ranges.items()}
+    costs = {pair: stage_cost(spec, layers) for pair, layers in ranges.items()}
     needs = {pair: worker_bytes(spec, layers, cache) if cache else 0 for pair, layers in ranges.items()}
 
     # best[j]: the cheapest way for the nodes so far to cover [0, bounds[j]).
     best = {0: _Cover(0.0, 0.0, None, 0)}
     for node in nodes:
         following: dict[int, _Cover] = {}
-        for (i, j), weight in weight_bytes.items():
+        for (i, j), cost in costs.items():
             if i not in best or needs[i, j] > node.usable_bytes:
                 continue
-            candidate = best[i].with_stage(weight / node.speed, bounds[j])
+            candidate = best[i].with_stage(cost / node.speed, bounds[j])
             if j not in following or candidate.cost < following[j].cost:
                 following[j] = candidate
         best = following

@@ -15,6 +15,7 @@ from shoal.control.layer_split import (
     check_memory,
     ranges_of_cuts,
     split_layers,
+    stage_cost,
     worker_bytes,
 )
 from shoal.core.errors import ConfigError, IllegalCut, InsufficientMemory
@@ -84,7 +85,7 @@ def test_no_other_split_has_a_faster_slowest_stage(
     spec, legal, nodes = problem
 
     def slowest(ranges: tuple[LayerRange, ...]) -> float:
-        return max(spec.slice_bytes(layers) / node.speed for layers, node in zip(ranges, nodes, strict=True))
+        return max(stage_cost(spec, layers) / node.speed for layers, node in zip(ranges, nodes, strict=True))
 
     chosen = slowest(split_layers(spec, legal, nodes, CACHE))
     alternatives = itertools.combinations(legal, len(nodes) - 1)
@@ -92,8 +93,15 @@ def test_no_other_split_has_a_faster_slowest_stage(
 
 
 def test_the_last_stage_gets_fewer_layers_because_it_carries_the_head() -> None:
-    spec = spec_of([100] * 12, head_bytes=300)
+    spec = spec_of([100] * 12, head_bytes=430)  # counts for 301
     assert split_layers(spec, range(1, 12), nodes_of(3), CACHE) == ((0, 5), (5, 10), (10, 12))
+
+
+def test_the_head_counts_for_less_than_layers_of_its_size() -> None:
+    # At full weight ((0, 7), (7, 10)) would be even.
+    spec = spec_of([100] * 10, head_bytes=400)
+    assert split_layers(spec, range(1, 10), nodes_of(2), CACHE) == ((0, 6), (6, 10))
+    assert stage_cost(spec, LayerRange(6, 10)) == pytest.approx(400 + 280)
 
 
 def test_a_slow_node_gets_fewer_layers() -> None:
