@@ -356,10 +356,8 @@ class WorkerCore:
         if reason is not None:
             self._refuse(entry.session, reason)
             return None
-        if task.step.route and self._lacks_draw(residency, entry):
-            self._sessions.lose(residency)
-        elif task.step.route and self._lacks_rows(residency, entry):
-            self._start_over(residency, now_s)
+        if entry.start < residency.held and task.step.route:
+            self._see_to_answer(residency, entry, now_s)
         if entry.start > residency.held:
             if task.forward:
                 self._pulling.park(residency, task, part)
@@ -384,18 +382,18 @@ class WorkerCore:
             return f"slot {opened.slot} of {self._limits.max_sequences} is taken or does not exist"
         return None
 
-    def _lacks_draw(self, residency: Residency, entry: Entry) -> bool:
-        """Whether a draw is asked for again that is not known here: computed anew is the only way."""
-        is_asked_again = self._is_last and entry.sample and entry.stop <= residency.held
-        if not is_asked_again or entry.stop in residency.drawn:
-            return False
-        return not self._pulling.is_overtaken(residency, entry)
-
-    def _lacks_rows(self, residency: Residency, entry: Entry) -> bool:
-        """Whether rows are asked for again that the journal has no more."""
-        if entry.start >= min(residency.held, residency.journal.first):
-            return False
-        return not self._pulling.is_overtaken(residency, entry)
+    def _see_to_answer(self, residency: Residency, entry: Entry, now_s: float) -> None:
+        """Give up the state where a draw or rows are asked for again that are not known here any more:
+        computed anew is the only way. Not for what nobody waits for."""
+        is_drawn_behind = self._is_last and entry.sample and entry.stop <= residency.held
+        lacks_draw = is_drawn_behind and entry.stop not in residency.drawn
+        lacks_rows = entry.start < residency.journal.first
+        if not (lacks_draw or lacks_rows) or self._pulling.is_overtaken(residency, entry):
+            return
+        if lacks_draw:
+            self._sessions.lose(residency)
+        else:
+            self._start_over(residency, now_s)
 
     # ------------------------------------------------------------ outcomes
 
