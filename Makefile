@@ -67,12 +67,12 @@ clean:
 # ---------------------------------------------------------------- the environment
 
 # A stamp is as new as the pins it was installed from; changing those installs again.
-.venv/run.stamp: pyproject.toml constraints.txt $(wildcard shoal/engine/kernels/*) | .venv/bin/pip
+.venv/run.stamp: pyproject.toml constraints.txt $(wildcard shoal/engine/native/*) | .venv/bin/pip
 	@echo "Installing Shoal. The first time this compiles llama.cpp: some minutes."
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
-.venv/dev.stamp: pyproject.toml constraints.txt $(wildcard shoal/engine/kernels/*) | .venv/bin/pip
+.venv/dev.stamp: pyproject.toml constraints.txt $(wildcard shoal/engine/native/*) | .venv/bin/pip
 	@echo "Installing Shoal and its tools. The first time this compiles llama.cpp: some minutes."
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@ .venv/run.stamp

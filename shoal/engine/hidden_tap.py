@@ -1,9 +1,9 @@
 """Reading hidden states out of llama.cpp while it computes: the evaluation callback.
 
 llama.cpp asks about every graph node before computing it, and calls again when a node that was
-wanted is done. The tap wants the output of each layer: the inner ones so that `progress` moves
-during a long batch, the last one for its rows. On every slice but the model's last, it then stops
-the graph: the norm and head behind the last layer would be computed for nothing.
+wanted is done (`NodeWatch` answers for most). The tap wants the output of each layer: the inner
+ones so that `progress` moves during a long batch, the last one for its rows. On every slice but the
+model's last, it then stops the graph: the norm and head behind the last layer would be computed for nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from shoal.core.errors import EngineError, InvariantBroken
 from shoal.engine.interface import Rows
 from shoal.engine.llama_library import llama_cpp
+from shoal.engine.node_watch import NodeWatch
 
 _FLOAT_BYTES = 4
 
@@ -47,29 +48,30 @@ _tensor_get = _ggml(
 
 
 class HiddenTap:
-    """The callback of one context.
+    """What one context's callback wants and takes.
 
-    progress: moves with every node asked about and every layer computed (of a short batch, every few).
+    watch: for the context's parameters, and its `progress`. The tap must stay referenced as long as
+    the context.
     """
 
     def __init__(self, layer_outputs: Sequence[str], row_width: int, *, takes_rows: bool) -> None:
         """layer_outputs: names of the graph nodes to wait for, in order; the last is the one whose
         rows are taken, unless this is the model's last slice (`takes_rows` False)."""
-        self.progress = 0
-        # Must stay referenced for as long as the context that was created with it.
-        self.callback = llama_cpp.ggml_backend_sched_eval_callback(self._on_node)
+        self.watch = NodeWatch(self._judge)
         self._wanted = frozenset(name.encode() for name in layer_outputs)
         self._last = layer_outputs[-1].encode()
+        self._only_last = frozenset((self._last,))
         kept = layer_outputs[::-1][::SHORT_STRIDE]
-        self._passed_when_short = self._wanted - {name.encode() for name in kept}
+        self._kept_when_short = frozenset(name.encode() for name in kept)
         self._is_short = self._is_quick = False
         self._began_s = 0.0
         self._short_batch_s = math.inf  # the last one; before any, it may take long
         self._row_width = row_width
         self._takes_rows = takes_rows
-        # Addresses of wanted nodes in the last graph: comparing them costs half of comparing names.
+        # Addresses of wanted nodes in the last graph: comparing names would cost more.
         # An address can belong to another node once the graph changes, so a match is verified.
         self._known: dict[int, bytes] = {}
+        self._chosen: dict[frozenset[bytes], list[int]] = {}  # of those, by the names wanted of a batch
         self._is_searching = True
         self._num_rows = 0
         self._rows: Rows | None = None
@@ -83,6 +85,7 @@ class HiddenTap:
         self._began_s = time.perf_counter()
         self._rows = None
         self._error = None
+        self._watch_for_known()
 
     def done(self) -> None:
         """The batch has been computed."""
@@ -104,11 +107,7 @@ class HiddenTap:
         rows, self._rows = self._rows, None
         return rows
 
-    def _on_node(self, tensor: int, is_question: bool, _user: object) -> bool:
-        # Called some 35 times a layer: the first lines are the ones that count.
-        self.progress += 1
-        if is_question and not self._is_searching and tensor not in self._known:
-            return False
+    def _judge(self, tensor: int, is_question: bool) -> bool:
         # ctypes would print an exception and answer False, which cuts the graph silently.
         try:
             return self._is_wanted(tensor) if is_question else self._goes_on_after(tensor)
@@ -125,9 +124,23 @@ class HiddenTap:
                 return False
             self._known[tensor] = actual
             self._is_searching = actual != self._last
+            self._watch_for_known()
+        return actual in self._names_wanted()
+
+    def _names_wanted(self) -> frozenset[bytes]:
+        """Of the batch that is being computed."""
         if self._is_quick:
-            return self._takes_rows and actual == self._last
-        return not (self._is_short and actual in self._passed_when_short)
+            return self._only_last if self._takes_rows else frozenset()
+        return self._kept_when_short if self._is_short else self._wanted
+
+    def _watch_for_known(self) -> None:
+        """Be asked only about what is wanted, where all addresses are known."""
+        if self._is_searching:
+            return
+        names = self._names_wanted()
+        if names not in self._chosen:
+            self._chosen[names] = [node for node, name in self._known.items() if name in names]
+        self.watch.want(self._chosen[names])
 
     def _goes_on_after(self, tensor: int) -> bool:
         if not self._takes_rows or self._known.get(tensor) != self._last:
@@ -137,7 +150,9 @@ class HiddenTap:
 
     def _search_again(self) -> None:
         self._known.clear()
+        self._chosen.clear()
         self._is_searching = True
+        self.watch.search()
 
     def _read(self, tensor: int) -> Rows:
         if self._rows is not None:

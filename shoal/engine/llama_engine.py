@@ -73,7 +73,7 @@ class LlamaEngine:
 
     @property
     def progress(self) -> int:
-        return self._tap.progress
+        return self._tap.watch.progress
 
     def compute(self, chunks: Sequence[Chunk], rows: Rows | None) -> Computed:
         """See engine/interface.py."""

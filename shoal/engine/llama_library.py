@@ -1,17 +1,21 @@
-"""llama.cpp's library, as llama-cpp-python loads it, with Shoal's row kernels in front.
+"""llama.cpp's library, as llama-cpp-python loads it, with Shoal's own in front.
 
-The only importer of `llama_cpp`: the row kernels must be loaded before it, once a process.
+The only importer of `llama_cpp`: Shoal's must be loaded before it, once a process.
 """
 
 from __future__ import annotations
 
+import ctypes
+
+from shoal.engine.native_library import load_native
 from shoal.engine.row_kernels import RowKernels, load_row_kernels
 
-_loaded: RowKernels | None = load_row_kernels()
+native: ctypes.CDLL | None = load_native()
+_loaded: RowKernels | None = load_row_kernels(native)
 
 from llama_cpp import llama_cpp  # noqa: E402
 
 row_kernels: RowKernels | None = _loaded if _loaded and _loaded.connect(llama_cpp._lib) else None
 """None where llama.cpp computes everything itself. LlamaRuntime tries them before they serve."""
 
-__all__ = ["llama_cpp", "row_kernels"]
+__all__ = ["llama_cpp", "native", "row_kernels"]

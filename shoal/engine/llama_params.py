@@ -13,6 +13,7 @@ from shoal.core.config import EngineConfig
 from shoal.core.errors import InvariantBroken
 from shoal.core.invariant_mode import TILED_ROWS, cells_of_a_sequence
 from shoal.engine.llama_library import llama_cpp
+from shoal.engine.node_watch import NodeWatch
 
 _ALL_LAYERS = -1
 
@@ -54,8 +55,8 @@ def slice_model_params(config: EngineConfig, *, repack: bool) -> ctypes.Structur
     return params
 
 
-def slice_context_params(config: EngineConfig, cb_eval: Any) -> ctypes.Structure:
-    """Context parameters for a slice. `cb_eval` must stay referenced as long as the context.
+def slice_context_params(config: EngineConfig, watch: NodeWatch) -> ctypes.Structure:
+    """Context parameters for a slice. `watch` must stay referenced as long as the context.
 
     A physical batch holds any batch, so that the callback sees each batch as one graph in batch
     order. swa_full keeps whole sequences in sliding-window layers too: cells then count the same
@@ -69,7 +70,8 @@ def slice_context_params(config: EngineConfig, cb_eval: Any) -> ctypes.Structure
         n_threads_batch=config.threads,
         swa_full=True,
         no_perf=True,
-        cb_eval=cb_eval,
+        cb_eval=watch.callback,
+        cb_eval_user_data=watch.user_data,
     )
     if config.invariant:
         _set_invariant(params, config)

@@ -114,7 +114,7 @@ class LlamaSlice:
     def _create_context(self) -> Any:
         runtime = llama_runtime()
         runtime.forget_errors()
-        params = slice_context_params(self._config, self.tap.callback)
+        params = slice_context_params(self._config, self.tap.watch)
         context = llama_cpp.llama_init_from_model(self.model, params)
         if context is None:
             cause = runtime.last_errors() or "no reason given"

@@ -1,7 +1,7 @@
 """Shoal's own products of quantised matrices with a few rows, in llama.cpp's place.
 
 llama.cpp unpacks a matrix again for every row of a step, or for every four: a step of four answers takes
-nearly four times as long as one. engine/kernels unpacks once for up to eight rows, with the same bits
+nearly four times as long as one. engine/native unpacks once for up to eight rows, with the same bits
 as llama.cpp's `ggml_vec_dot_*` (docs/PERFORMANCE.md has the figures). It is compiled when Shoal is installed
 and takes llama.cpp's place by being loaded first, which works where the dynamic linker is ELF's. Where it
 is missing, or the CPU lacks AVX-512 VNNI, llama.cpp computes everything as before.
@@ -10,7 +10,6 @@ is missing, or the CPU lacks AVX-512 VNNI, llama.cpp computes everything as befo
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import sys
 from typing import Final
 
@@ -20,7 +19,6 @@ SERVED_KINDS: Final = frozenset({Kind.Q4_K, Kind.Q6_K})
 MOST_ROWS: Final = 24
 """Of a step: with more, llama.cpp's tiled products are as fast (docs/PERFORMANCE.md)."""
 
-_LIBRARY: Final = "shoal.engine._few_rows"
 _REPLACED: Final = ("ggml_compute_forward_mul_mat_tiled", "ggml_tiled_wdata_size")
 _USED: Final = ("ggml_barrier", "quantize_row_q8_K")
 
@@ -55,13 +53,9 @@ class RowKernels:
         self.most_rows = most_rows
 
 
-def load_row_kernels() -> RowKernels | None:
-    """Load them in front of llama.cpp's library. None where there are none for this machine, or where
-    llama.cpp has been loaded already: then the linker would no longer ask them."""
-    if sys.platform != "linux" or "llama_cpp.llama_cpp" in sys.modules:
+def load_row_kernels(native: ctypes.CDLL | None) -> RowKernels | None:
+    """Those of a library that was loaded before llama.cpp's. None where this machine has none, or llama.cpp
+    was loaded first: then the linker does not ask them."""
+    if native is None or "llama_cpp.llama_cpp" in sys.modules:
         return None
-    found = importlib.util.find_spec(_LIBRARY)
-    if found is None or found.origin is None:
-        return None
-    library = ctypes.CDLL(found.origin, mode=ctypes.RTLD_GLOBAL)
-    return RowKernels(library) if library.shoal_kernels_suit_cpu() else None
+    return RowKernels(native) if native.shoal_kernels_suit_cpu() else None

@@ -8,6 +8,7 @@ from llama_cpp import llama_cpp
 from shoal.core.config import EngineConfig
 from shoal.core.errors import InvariantBroken
 from shoal.engine.llama_params import set_fields, slice_context_params, slice_model_params
+from shoal.engine.node_watch import NodeWatch
 
 
 def test_a_retired_field_is_refused_and_nothing_is_set() -> None:
@@ -22,7 +23,7 @@ def test_the_configuration_reaches_the_structures() -> None:
     config = EngineConfig(
         "llama", None, None, cells=2048, max_sequences=5, max_batch_tokens=64, threads=3, gpu_layers=2
     )
-    context = slice_context_params(config, llama_cpp.ggml_backend_sched_eval_callback())
+    context = slice_context_params(config, NodeWatch(lambda node, is_question: False))
     assert (context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max) == (2048, 64, 64, 5)
     assert (context.n_threads, context.n_threads_batch) == (3, 3)
     assert context.kv_unified

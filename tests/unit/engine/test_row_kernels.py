@@ -15,7 +15,7 @@ from shoal.core.config import EngineConfig
 from shoal.core.specs import LayerRange
 from shoal.engine.interface import Chunk
 from shoal.engine.llama_engine import LlamaEngine
-from shoal.engine.llama_library import llama_cpp
+from shoal.engine.llama_library import llama_cpp, native
 from shoal.engine.llama_runtime import LlamaRuntime, llama_runtime, tried
 from shoal.engine.row_kernels import MOST_ROWS, RowKernels, load_row_kernels
 from shoal.engine.row_kernels_check import agree_with_llama
@@ -98,7 +98,7 @@ def test_what_disagrees_does_not_serve_and_says_so(caplog: pytest.LogCaptureFixt
 
 
 def test_where_llama_cpp_is_loaded_already_there_are_none() -> None:
-    assert load_row_kernels() is None
+    assert load_row_kernels(native) is None
 
 
 def test_a_library_without_llama_cpps_functions_is_refused(kernels: RowKernels) -> None:

@@ -3,14 +3,13 @@
 // ggml calls them through the dynamic linker, which takes the first definition that was loaded. This library is
 // loaded before llama.cpp's (engine/llama_library.py) and told where llama.cpp's own are, for all that it leaves to
 // them. Until then, and where the CPU lacks what the tiles need, nothing is computed here.
+#include "export.h"
 #include "few_rows.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
-
-#define EXPORT __attribute__((visibility("default")))
 
 // Of ggml.h and ggml-cpu/ggml-cpu-impl.h, as far as it is read here; row_kernels_check.py tries it.
 enum { GGML_TYPE_F32 = 0, GGML_TYPE_Q4_K = 12, GGML_TYPE_Q6_K = 14 };
