@@ -52,6 +52,10 @@ class Joined:
     def losses(self) -> tuple[LossStatus, ...]:
         return self.head.status().losses
 
+    def states(self, name: str) -> set[str]:
+        """Of the workers on one machine."""
+        return {worker.state for worker in self.head.status().workers if worker.node == name}
+
     def members(self) -> list[str]:
         """Machines that the head counts on."""
         return sorted(node.node for node in self.head.status().nodes)
@@ -106,6 +110,23 @@ def test_a_link_between_two_stages_that_loses_everything_changes_no_text(whole: 
     assert text == whole.text
     assert [loss.layer_start for loss in losses] == [3]
     assert "sends reaches it" in losses[0].cause
+
+
+def test_a_machine_whose_packets_take_long_is_flagged_and_not_taken_for_dead(whole: Joined) -> None:
+    name = whole.owner(1)
+    before = whole.losses()
+    metrics: list[str] = []
+
+    def slow_down() -> None:
+        with whole.hosts[name].slowed(0.3):
+            wait_until(lambda: "delayed" in whole.states(name), deadline_s=30, what="the delay to show")
+            metrics.extend(whole.head.get("/metrics").text.splitlines())
+
+    assert whole.head.chat(slow_down) == whole.text
+    assert whole.losses() == before
+    flags = [line for line in metrics if f'node="{name}"' in line and 'why="pings"' in line]
+    assert any(line.endswith(" 1.0") for line in flags), flags
+    wait_until(lambda: "delayed" not in whole.states(name), deadline_s=30, what="the flag to go")
 
 
 @pytest.mark.slow

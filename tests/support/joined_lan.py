@@ -29,7 +29,9 @@ class Head:
         return self.get("/health/ready").status_code == 200
 
     def status(self) -> ClusterStatus:
-        return msgspec.convert(self.get("/admin/status").json(), ClusterStatus)
+        response = self.get("/admin/status")
+        assert response.status_code == 200, response.text
+        return msgspec.convert(response.json(), ClusterStatus)
 
     def carriers(self) -> list[str]:
         """The machines that carry the stages, in order."""

@@ -22,6 +22,7 @@ from typing import TypeVar
 import psutil
 
 from tests.support.processes import wait_until
+from tests.support.slow_link import SlowLink
 
 T = TypeVar("T")
 
@@ -129,6 +130,24 @@ class Host:
 
     def mend(self) -> None:
         _run("ip", "link", "set", self._link, "master", self._link.split("-")[0])
+
+    @contextmanager
+    def slowed(self, delay_s: float) -> Iterator[None]:
+        """Every packet from and to here takes so much longer meanwhile, at the switch."""
+        bridge, near, far = self._link.split("-")[0], f"{self._link}-n", f"{self._link}-f"
+        aside = f"{self._link}-b"  # a switch of its own for this host and the near end
+        with SlowLink((near, far), delay_s):
+            try:
+                _run("ip", "link", "add", aside, "type", "bridge")
+                for device in (aside, near, far):
+                    _run("ip", "link", "set", device, "up")
+                _run("ip", "link", "set", near, "master", aside)
+                _run("ip", "link", "set", far, "master", bridge)
+                _run("ip", "link", "set", self._link, "master", aside)
+                yield
+            finally:
+                self.mend()
+                _run("ip", "link", "del", aside)
 
     def cut_to(self, other: Host) -> None:
         """Lose every packet from here to another host, at the sender and without a word; the other way
