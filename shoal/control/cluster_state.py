@@ -1,6 +1,6 @@
 """What the head knows of its machines and workers right now: the facts that recovery decides on.
 
-Bookkeeping for the keeper's thread; starts and ends nothing itself.
+Bookkeeping for the keeper's thread, which others may look at; starts and ends nothing itself.
 """
 
 from __future__ import annotations
@@ -115,28 +115,30 @@ class ClusterState:
         return f"{'; '.join(small)}." if small else ""
 
     def facts(self) -> Facts:
-        """Everything that `recovery.decide` needs, as it is now."""
-        starting = tuple(start for start in self._starting if start.node in self._nodes)
-        on_the_way = dict.fromkeys(self._nodes, 0)
+        """Everything that `recovery.decide` needs, as it is now. From any thread: a machine may join while
+        it is put together, so that each list is looked at once."""
+        nodes, live, leaving = self.nodes, self.live, frozenset(self._leaving)
+        starting = tuple(start for start in self._starting if start.node in nodes)
+        on_the_way = dict.fromkeys(nodes, 0)
         for start in starting:
             on_the_way[start.node] += self._worker_bytes[start.layers]
-        held = dict.fromkeys(self._nodes, 0)
-        for worker in self.live:
+        held = dict.fromkeys(nodes, 0)
+        for worker in live:
             if worker.node in held:
                 held[worker.node] += self._worker_bytes[worker.layers]
         return Facts(
             ranges=self._ranges,
             placement=self.placement,
-            live=self.live,
+            live=live,
             nodes=tuple(
                 NodeFact(node, self._free_bytes(node, held[node]) - on_the_way[node])
-                for node in self._nodes
-                if node not in self._leaving
+                for node in nodes
+                if node not in leaving
             ),
             starting=starting,
             survive=self._survive,
             slice_bytes=self._worker_bytes,
-            leaving=frozenset(self._leaving),
+            leaving=leaving,
             failed=frozenset(self._failed),
             joined=self.joined,
             awaiting=self.awaiting,

@@ -121,3 +121,13 @@ def test_a_start_on_a_machine_that_has_gone_is_neither_waited_for_nor_held_again
     assert decide(state.facts()).starts == (Start(B, THIRD),)
     state.start_failed(start)
     assert state.facts().failed == frozenset()
+
+
+def test_a_machine_may_join_while_the_facts_are_put_together() -> None:
+    def free_bytes(node: NodeId, held_bytes: int) -> int:
+        state.join(NodeId("late"))  # as the keeper's thread may while another reads
+        return 2**30
+
+    state = ClusterState(RANGES, [HEAD], 1, dict.fromkeys(RANGES, 100 * 2**20), free_bytes, RANGES)
+    assert [fact.node for fact in state.facts().nodes] == [HEAD]
+    assert [fact.node for fact in state.facts().nodes] == [HEAD, NodeId("late")]
