@@ -7,6 +7,7 @@ what can go wrong while loading.
 from __future__ import annotations
 
 import ctypes
+import logging
 import platform
 import weakref
 from pathlib import Path
@@ -26,6 +27,7 @@ from shoal.engine.llama_runtime import llama_runtime
 from shoal.engine.weight_layout import row_kernels_serve_most
 from shoal.model.architectures import RULES, ArchitectureRule
 
+_LOG = logging.getLogger(__name__)
 _KV_BYTES_PER_VALUE: Final = 2  # F16, llama.cpp's default for keys and values
 _OUT_OF_MEMORY: Final = ("unable to allocate", "failed to allocate", "out of memory", "cannot allocate")
 
@@ -94,7 +96,10 @@ class LlamaSlice:
         if self._config.invariant or self._config.repack is not None:
             return bool(self._config.repack) and not self._config.invariant
         has_row_kernels = llama_runtime().row_kernels is not None
-        return not (has_row_kernels and row_kernels_serve_most(self.path, is_last=is_last))
+        uses_them = has_row_kernels and row_kernels_serve_most(self.path, is_last=is_last)
+        whose = "Shoal's row kernels and llama.cpp" if uses_them else "llama.cpp alone"
+        _LOG.info("layers %s are computed by %s", self.layers, whose)
+        return not uses_them
 
     def _load_model(self) -> Any:
         runtime = llama_runtime()

@@ -19,7 +19,11 @@ SERVED_KINDS: Final = frozenset({Kind.Q4_K, Kind.Q6_K})
 MOST_ROWS: Final = 24
 """Of a step: with more, llama.cpp's tiled products are as fast (docs/PERFORMANCE.md)."""
 
-_REPLACED: Final = ("ggml_compute_forward_mul_mat_tiled", "ggml_tiled_wdata_size")
+_REPLACED: Final = (
+    "ggml_compute_forward_mul_mat_tiled",
+    "ggml_compute_forward_mul_mat_id_tiled",
+    "ggml_tiled_wdata_size",
+)
 _USED: Final = ("ggml_barrier", "quantize_row_q8_K")
 
 
@@ -27,7 +31,7 @@ class RowKernels:
     """Those of this process. They compute nothing before `connect` and `serve`."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        library.shoal_kernels_connect.argtypes = [ctypes.c_void_p] * 4
+        library.shoal_kernels_connect.argtypes = [ctypes.c_void_p] * 5
         library.shoal_kernels_set_most_rows.argtypes = [ctypes.c_int]
         library.shoal_kernels_num_products.restype = ctypes.c_long
         self._library = library

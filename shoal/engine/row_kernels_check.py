@@ -31,15 +31,17 @@ class _InitParams(ctypes.Structure):
 
 
 def agree_with_llama(kernels: RowKernels) -> bool:
-    """Whether each product of one to nine rows has the bits that llama.cpp's dot products give.
+    """Whether products, and products of experts, have the bits that llama.cpp's dot products give.
     Serves nothing afterwards."""
     try:
-        return all(_agrees(kernels, kind) for kind in sorted(SERVED_KINDS))
+        kinds = sorted(SERVED_KINDS)
+        return all(_products_agree(kernels, kind) and _experts_agree(kernels, kind) for kind in kinds)
     finally:
         kernels.serve(0)
 
 
-def _agrees(kernels: RowKernels, kind: Kind) -> bool:
+def _products_agree(kernels: RowKernels, kind: Kind) -> bool:
+    """Of one to nine rows."""
     generator = np.random.default_rng(1)
     matrix = _random_matrix(kind, generator)
     rows = generator.standard_normal((_MOST_ROWS, _WIDTH)).astype(np.float32)
@@ -56,6 +58,23 @@ def _agrees(kernels: RowKernels, kind: Kind) -> bool:
     return True
 
 
+def _experts_agree(kernels: RowKernels, kind: Kind) -> bool:
+    """Two of three experts for each of four rows: each gets at most four, which llama.cpp does not tile."""
+    generator = np.random.default_rng(2)
+    experts = np.stack([_random_matrix(kind, generator) for _ in range(3)])
+    choices = np.array([[0, 1], [1, 2], [2, 0], [1, 0]], np.int32)
+    for rows_per_choice in (1, 2):  # one row for both of its experts, or one for each
+        rows = generator.standard_normal((4, rows_per_choice, _WIDTH)).astype(np.float32)
+        kernels.serve(0)
+        expected = _product(kind, experts, rows, choices)
+        kernels.serve(_MOST_ROWS)
+        before = kernels.num_products
+        actual = _product(kind, experts, rows, choices)
+        if kernels.num_products != before + 3 or actual.tobytes() != expected.tobytes():
+            return False
+    return True
+
+
 def _random_matrix(kind: Kind, generator: np.random.Generator) -> NDArray[np.uint8]:
     """[_HEIGHT, bytes of a row]: any bits are weights, but for the factors, which must be numbers."""
     num_values, num_bytes = GGML_QUANT_SIZES[kind]
@@ -66,20 +85,34 @@ def _random_matrix(kind: Kind, generator: np.random.Generator) -> NDArray[np.uin
     return blocks.reshape(_HEIGHT, -1)
 
 
-def _product(kind: Kind, matrix: NDArray[np.uint8], rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """[num_rows, _HEIGHT], by a graph of one product, on two threads."""
+def _product(
+    kind: Kind, matrix: NDArray[np.uint8], rows: NDArray[np.float32], choices: NDArray[np.int32] | None = None
+) -> NDArray[np.float32]:
+    """[..., _HEIGHT], by a graph of one product, on two threads. matrix: one, or one of each expert; then
+    `choices` are, for each row, those that it is multiplied with."""
     ggml = _functions()
     context = ggml["init"](_InitParams(_ROOM, None, False))
+
+    def tensor(of: Kind | int, values: NDArray[Any], *dims: int) -> Any:
+        made = ggml[f"new_tensor_{len(dims)}d"](context, int(of), *dims)
+        ctypes.memmove(ggml["get_data"](made), values.ctypes.data, values.nbytes)
+        return made
+
     try:
-        weights = ggml["new_tensor_2d"](context, int(kind), _WIDTH, _HEIGHT)
-        ctypes.memmove(ggml["get_data"](weights), matrix.ctypes.data, matrix.nbytes)
-        inputs = ggml["new_tensor_2d"](context, int(Kind.F32), _WIDTH, len(rows))
-        ctypes.memmove(ggml["get_data"](inputs), rows.ctypes.data, rows.nbytes)
-        product = ggml["mul_mat"](context, weights, inputs)
+        # ggml names the innermost dimension first.
+        weights = tensor(kind, matrix, _WIDTH, _HEIGHT, *matrix.shape[:-2])
+        inputs = tensor(Kind.F32, rows, _WIDTH, *rows.shape[-2::-1])
+        if choices is None:
+            shape = (len(rows), _HEIGHT)
+            product = ggml["mul_mat"](context, weights, inputs)
+        else:
+            shape = (*choices.shape, _HEIGHT)
+            chosen = tensor(Kind.I32, choices, *choices.shape[::-1])
+            product = ggml["mul_mat_id"](context, weights, inputs, chosen)
         graph = ggml["new_graph"](context)
         ggml["build_forward_expand"](graph, product)
         ggml["graph_compute_with_ctx"](context, graph, 2)
-        result = np.empty((len(rows), _HEIGHT), np.float32)
+        result = np.empty(shape, np.float32)
         ctypes.memmove(result.ctypes.data, ggml["get_data"](product), result.nbytes)
         return result
     finally:
@@ -93,8 +126,10 @@ def _functions() -> dict[str, Any]:
         "init": (pointer, [_InitParams]),
         "free": (None, [pointer]),
         "new_tensor_2d": (pointer, [pointer, ctypes.c_int, number, number]),
+        "new_tensor_3d": (pointer, [pointer, ctypes.c_int, number, number, number]),
         "get_data": (pointer, [pointer]),
         "mul_mat": (pointer, [pointer, pointer, pointer]),
+        "mul_mat_id": (pointer, [pointer, pointer, pointer, pointer]),
         "new_graph": (pointer, [pointer]),
         "build_forward_expand": (None, [pointer, pointer]),
         "graph_compute_with_ctx": (ctypes.c_int, [pointer, pointer, ctypes.c_int]),

@@ -14,8 +14,7 @@ from shoal.model.gguf_file import ModelFile
 
 
 def row_kernels_serve_most(slice_path: Path, *, is_last: bool) -> bool:
-    """Whether row kernels would compute with more than half of the bytes that a step reads. Of a
-    mixture they compute with what is not an expert's. False for a damaged file."""
+    """Whether row kernels would compute with more than half of a slice's bytes. False for a damaged file."""
     served = other = 0
     try:
         tensors = ModelFile(slice_path).tensors
@@ -25,7 +24,7 @@ def row_kernels_serve_most(slice_path: Path, *, is_last: bool) -> bool:
         # Only the last slice multiplies with its embedding, which is the head there.
         if len(tensor.dims) < 2 or (tensor.name == TOKEN_EMBEDDING and not is_last):
             continue
-        if len(tensor.dims) == 2 and tensor.kind in SERVED_KINDS:
+        if tensor.kind in SERVED_KINDS:
             served += tensor.num_bytes
         else:
             other += tensor.num_bytes

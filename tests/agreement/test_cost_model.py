@@ -1,7 +1,8 @@
 """The cost model's predictions against what Shoal was measured to do, with the allowed gap written down.
 
 The machine: one core of an AMD EPYC (Zen 5) a stage, two stages of Qwen2.5-Coder-1.5B Q4_K_M,
-[0, 15) and [15, 28). Its printed rate is 64 operations a cycle at 4 GHz. The deratings are those of the
+[0, 15) and [15, 28), computed by llama.cpp's own kernels (`--repack`). Its printed
+rate is 64 operations a cycle at 4 GHz. The deratings are those of the
 catalogue's class of CPUs, two of which (compute, few_rows) were taken from the first slice alone,
 one row and 128 rows at a time; everything below is prediction. Driver, client and both
 stages share the two cores, which the model leaves out.

@@ -1,4 +1,4 @@
-// Takes llama.cpp's place for products with a few rows: the two functions of ggml-cpu/tiled/tiled.h.
+// Takes llama.cpp's place for products with a few rows: the functions of ggml-cpu/tiled/tiled.h.
 //
 // ggml calls them through the dynamic linker, which takes the first definition that was loaded. This library is
 // loaded before llama.cpp's (engine/llama_library.py) and told where llama.cpp's own are, for all that it leaves to
@@ -37,14 +37,19 @@ struct ggml_compute_params {
 };
 
 typedef bool product(const struct ggml_compute_params *, struct ggml_tensor *);
+typedef bool expert_product(const struct ggml_compute_params *, struct ggml_tensor *, int64_t, int64_t, const int32_t *,
+                            char *);
 typedef size_t product_room(int, struct ggml_tensor *);
 
 static struct {
     product *tiled;
+    expert_product *tiled_expert;
     product_room *tiled_room;
     void (*barrier)(void *);
     void (*quantise)(const float *, void *, int64_t);
 } llama;
+
+enum { MOST_ROWS = 64 };
 
 static int most_rows;
 static atomic_long num_products;
@@ -58,22 +63,26 @@ static tile *tile_for(int type) {
     return NULL;
 }
 
+// Of a product, or of one with experts, which has the chosen ones of each row in src[2].
 static bool is_for_here(const struct ggml_tensor *dst) {
     const struct ggml_tensor *matrix = dst->src[0], *rows = dst->src[1];
-    return rows->ne[1] <= most_rows && tile_for(matrix->type) && rows->type == GGML_TYPE_F32 &&
-           rows->nb[0] == sizeof(float) && dst->nb[0] == sizeof(float) && matrix->ne[1] >= 2 &&
-           matrix->ne[2] * matrix->ne[3] * rows->ne[2] * rows->ne[3] == 1;
+    bool is_plain = matrix->ne[2] * matrix->ne[3] * rows->ne[2] * rows->ne[3] == 1 && rows->ne[1] <= most_rows;
+    bool has_experts = dst->src[2] && matrix->ne[3] * rows->ne[3] == 1 && most_rows > 0;
+    return tile_for(matrix->type) && rows->type == GGML_TYPE_F32 && rows->nb[0] == sizeof(float) &&
+           dst->nb[0] == sizeof(float) && matrix->ne[1] >= 2 && (dst->src[2] ? has_experts : is_plain);
 }
 
-static size_t room_for(const struct ggml_tensor *rows) {
-    return _Alignof(activations) + (size_t)(rows->ne[1] * (rows->ne[0] / BLOCK)) * sizeof(activations);
+// Of activations: all rows of a product for all threads, or for each the most that an expert may get here.
+static size_t room_for(const struct ggml_tensor *dst, int num_threads) {
+    int64_t num_rows = dst->src[2] ? (int64_t)num_threads * most_rows : dst->src[1]->ne[1];
+    return _Alignof(activations) + (size_t)(num_rows * (dst->src[1]->ne[0] / BLOCK)) * sizeof(activations);
 }
 
 static activations *aligned(void *room) {
     return (activations *)(((uintptr_t)room + _Alignof(activations) - 1) & ~(uintptr_t)(_Alignof(activations) - 1));
 }
 
-// in_order: or as Q4_K's weights are unpacked, where of each four groups of 32 the second and third change places.
+// in_order: or as Q4_K's weights are unpacked (few_rows.h).
 static void lay_out(const block_q8_K *from, activations *to, bool in_order) {
     to->d = from->d;
     memcpy(to->sums, from->sums, sizeof to->sums);
@@ -100,20 +109,29 @@ static void quantise_rows(const struct ggml_compute_params *params, const struct
     }
 }
 
-// Rows `from` to `to` of the matrix, two at a time; an odd last one goes with the one before it again.
-static void multiply(const struct ggml_tensor *dst, const activations *rows, int64_t from, int64_t to) {
-    const struct ggml_tensor *matrix = dst->src[0];
-    int64_t num_blocks = matrix->ne[0] / BLOCK, num_rows = dst->src[1]->ne[1], out_pitch = (int64_t)(dst->nb[1] / sizeof(float));
+// This thread's part of a matrix, whose rows begin at `weights`, times num_rows rows. outs: where each of these has its
+// products. Two rows of the matrix at a time; an odd last one goes with the one before it again.
+static void multiply(const struct ggml_compute_params *params, const struct ggml_tensor *matrix, const char *weights,
+                     const activations *rows, int num_rows, float *const outs[]) {
+    int64_t num_blocks = matrix->ne[0] / BLOCK, num_pairs = matrix->ne[1] / 2;
+    int64_t from = num_pairs * params->ith / params->nth * 2;
+    bool is_last = params->ith + 1 == params->nth;
+    int64_t to = is_last ? matrix->ne[1] : num_pairs * (params->ith + 1) / params->nth * 2;
     tile *compute = tile_for(matrix->type);
+    float products[TILE_ROWS][2];
     for (int64_t at = from; at < to; at += 2) {
         int64_t pair = at + 1 < to ? at : to - 2;
-        const char *first = (const char *)matrix->data + (size_t)pair * matrix->nb[1];
-        for (int64_t row = 0; row < num_rows; row += TILE_ROWS) {
-            int64_t rows_left = num_rows - row;
-            compute((int)(rows_left < TILE_ROWS ? rows_left : TILE_ROWS), (int)num_blocks, first, first + matrix->nb[1],
-                    rows + row * num_blocks, num_blocks, (float *)dst->data + row * out_pitch + pair, out_pitch);
+        const char *first = weights + (size_t)pair * matrix->nb[1];
+        for (int row = 0; row < num_rows; row += TILE_ROWS) {
+            int num_here = num_rows - row < TILE_ROWS ? num_rows - row : TILE_ROWS;
+            compute(num_here, (int)num_blocks, first, first + matrix->nb[1], rows + row * num_blocks, products);
+            for (int here = 0; here < num_here; here++) memcpy(outs[row + here] + pair, products[here], sizeof *products);
         }
     }
+}
+
+static void count_product(const struct ggml_compute_params *params) {
+    if (params->ith == 0) atomic_fetch_add_explicit(&num_products, 1, memory_order_relaxed);
 }
 
 // ---------------------------------------------------------------- in llama.cpp's place
@@ -121,23 +139,45 @@ static void multiply(const struct ggml_tensor *dst, const activations *rows, int
 EXPORT size_t ggml_tiled_wdata_size(int num_threads, struct ggml_tensor *dst) {
     size_t room = llama.tiled_room ? llama.tiled_room(num_threads, dst) : 0;
     if (!is_for_here(dst)) return room;
-    size_t needed = room_for(dst->src[1]);
+    size_t needed = room_for(dst, num_threads);
     return needed > room ? needed : room;
 }
 
 EXPORT bool ggml_compute_forward_mul_mat_tiled(const struct ggml_compute_params *params, struct ggml_tensor *dst) {
     const struct ggml_tensor *matrix = dst->src[0], *rows = dst->src[1];
-    if (params->use_ref || !is_for_here(dst) || params->wsize < room_for(rows))
+    if (params->use_ref || !is_for_here(dst) || params->wsize < room_for(dst, params->nth))
         return llama.tiled && llama.tiled(params, dst);
     activations *quantised = aligned(params->wdata);
     quantise_rows(params, rows, matrix->type != GGML_TYPE_Q4_K, quantised);
     llama.barrier(params->threadpool);
-    // Each thread takes whole pairs of rows.
-    int64_t num_pairs = matrix->ne[1] / 2;
-    int64_t from = num_pairs * params->ith / params->nth * 2;
-    bool is_last = params->ith + 1 == params->nth;
-    multiply(dst, quantised, from, is_last ? matrix->ne[1] : num_pairs * (params->ith + 1) / params->nth * 2);
-    if (params->ith == 0) atomic_fetch_add_explicit(&num_products, 1, memory_order_relaxed);
+    float *outs[MOST_ROWS];
+    for (int64_t row = 0; row < rows->ne[1]; row++) outs[row] = (float *)((char *)dst->data + (size_t)row * dst->nb[1]);
+    multiply(params, matrix, matrix->data, quantised, (int)rows->ne[1], outs);
+    count_product(params);
+    return true;
+}
+
+// One expert, with the rows that were sent to it: pairs of the expert's number among those chosen for the row, and the
+// row's. llama.cpp has quantised all rows; each thread lays these out for itself, in its part of `scratch`.
+EXPORT bool ggml_compute_forward_mul_mat_id_tiled(const struct ggml_compute_params *params, struct ggml_tensor *dst,
+                                                  int64_t expert, int64_t num_rows, const int32_t *pairs,
+                                                  char *scratch) {
+    const struct ggml_tensor *matrix = dst->src[0], *rows = dst->src[1];
+    if (params->use_ref || num_rows > most_rows || !is_for_here(dst))
+        return llama.tiled_expert && llama.tiled_expert(params, dst, expert, num_rows, pairs, scratch);
+    int64_t num_blocks = matrix->ne[0] / BLOCK;
+    activations *own = aligned(scratch) + (int64_t)params->ith * most_rows * num_blocks;
+    const block_q8_K *quantised = params->wdata;
+    float *outs[MOST_ROWS];
+    for (int64_t at = 0; at < num_rows; at++) {
+        int32_t choice = pairs[2 * at], row = pairs[2 * at + 1];
+        const block_q8_K *from = quantised + (choice % rows->ne[1] + row * rows->ne[1]) * num_blocks;
+        for (int64_t block = 0; block < num_blocks; block++)
+            lay_out(from + block, own + at * num_blocks + block, matrix->type != GGML_TYPE_Q4_K);
+        outs[at] = (float *)((char *)dst->data + (size_t)choice * dst->nb[1] + (size_t)row * dst->nb[2]);
+    }
+    multiply(params, matrix, (const char *)matrix->data + (size_t)expert * matrix->nb[2], own, (int)num_rows, outs);
+    count_product(params);
     return true;
 }
 
@@ -153,15 +193,16 @@ EXPORT int shoal_kernels_suit_cpu(void) {
 #endif
 }
 
-EXPORT void shoal_kernels_connect(product *tiled, product_room *tiled_room, void (*barrier)(void *),
-                                  void (*quantise)(const float *, void *, int64_t)) {
+EXPORT void shoal_kernels_connect(product *tiled, expert_product *tiled_expert, product_room *tiled_room,
+                                  void (*barrier)(void *), void (*quantise)(const float *, void *, int64_t)) {
     llama.tiled = tiled;
+    llama.tiled_expert = tiled_expert;
     llama.tiled_room = tiled_room;
     llama.barrier = barrier;
     llama.quantise = quantise;
 }
 
 // Products with more rows are llama.cpp's; 0: all.
-EXPORT void shoal_kernels_set_most_rows(int rows) { most_rows = rows; }
+EXPORT void shoal_kernels_set_most_rows(int rows) { most_rows = rows < MOST_ROWS ? rows : MOST_ROWS; }
 
 EXPORT long shoal_kernels_num_products(void) { return atomic_load_explicit(&num_products, memory_order_relaxed); }

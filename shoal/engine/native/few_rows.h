@@ -39,9 +39,9 @@ typedef struct {
 } activations;
 
 // Two rows of the matrix, `first` and `second`, of num_blocks blocks each, times num_rows (1 to TILE_ROWS) rows
-// of activations, `pitch` blocks apart. The products go to out[row * out_pitch] and the float behind it.
+// of activations, of as many blocks, one behind the other.
 typedef void tile(int num_rows, int num_blocks, const void *first, const void *second, const activations *rows,
-                  int64_t pitch, float *out, int64_t out_pitch);
+                  float products[TILE_ROWS][2]);
 
 #ifdef __x86_64__
 tile shoal_tile_q4_K_avx512, shoal_tile_q6_K_avx512;

@@ -73,7 +73,7 @@ INLINE void unpack_q4(const uint8_t *qs, __m512i weights[4]) {
 }
 
 INLINE void q4_tile(const int num_rows, int num_blocks, const block_q4_K *first, const block_q4_K *second,
-                    const activations *rows, int64_t pitch, float *out, int64_t out_pitch) {
+                    const activations *rows, float products[TILE_ROWS][2]) {
     __m512i scale_of[4];
     for (int part = 0; part < 4; part++) {
         int group = part / 2 * 4 + part % 2;
@@ -99,7 +99,7 @@ INLINE void q4_tile(const int num_rows, int num_blocks, const block_q4_K *first,
         __m256 dmins = _mm256_insertf128_ps(_mm512_castps512_ps256(dmin), _mm512_extractf32x4_ps(dmin, 2), 1);
 
         for (int row = 0; row < num_rows; row++) {
-            const activations *x = rows + row * pitch + at;
+            const activations *x = rows + (int64_t)row * num_blocks + at;
             __m512 scaled = _mm512_mul_ps(_mm512_set1_ps(x->d), d);
             sums[row] = _mm512_fmadd_ps(scaled, _mm512_cvtepi32_ps(dot(&block, x->q)), sums[row]);
             __m256i min_dot = _mm256_madd_epi16(mins, _mm256_load_si256((const __m256i *)x->sums_of_32));
@@ -107,9 +107,9 @@ INLINE void q4_tile(const int num_rows, int num_blocks, const block_q4_K *first,
             min_sums[row] = _mm256_fmadd_ps(min_scaled, _mm256_cvtepi32_ps(min_dot), min_sums[row]);
         }
     }
-    for (int row = 0; row < num_rows; row++, out += out_pitch) {
-        out[0] = sum_of_8(_mm512_castps512_ps256(sums[row])) + sum_of_4(_mm256_castps256_ps128(min_sums[row]));
-        out[1] = sum_of_8(_mm512_extractf32x8_ps(sums[row], 1)) + sum_of_4(_mm256_extractf128_ps(min_sums[row], 1));
+    for (int row = 0; row < num_rows; row++) {
+        products[row][0] = sum_of_8(_mm512_castps512_ps256(sums[row])) + sum_of_4(_mm256_castps256_ps128(min_sums[row]));
+        products[row][1] = sum_of_8(_mm512_extractf32x8_ps(sums[row], 1)) + sum_of_4(_mm256_extractf128_ps(min_sums[row], 1));
     }
 }
 
@@ -130,7 +130,7 @@ INLINE void unpack_q6(const block_q6_K *block, __m512i weights[4]) {
 }
 
 INLINE void q6_tile(const int num_rows, int num_blocks, const block_q6_K *first, const block_q6_K *second,
-                    const activations *rows, int64_t pitch, float *out, int64_t out_pitch) {
+                    const activations *rows, float products[TILE_ROWS][2]) {
     __m512i scale_of[4];
     for (int part = 0; part < 4; part++) {
         __m256i eighths = _mm256_inserti128_si256(_mm256_set1_epi16((short)(4 * part)),
@@ -157,16 +157,16 @@ INLINE void q6_tile(const int num_rows, int num_blocks, const block_q6_K *first,
         __m512 d = halves(first->d, second->d);
 
         for (int row = 0; row < num_rows; row++) {
-            const activations *x = rows + row * pitch + at;
+            const activations *x = rows + (int64_t)row * num_blocks + at;
             __m512i x_sums = _mm512_broadcast_i64x4(_mm256_load_si256((const __m256i *)x->sums));
             __m512i offset = _mm512_slli_epi32(_mm512_madd_epi16(x_sums, scales), 5);  // 32 * scale * sum
             __m512i whole = _mm512_sub_epi32(dot(&block, x->q), offset);
             sums[row] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_set1_ps(x->d), d), _mm512_cvtepi32_ps(whole), sums[row]);
         }
     }
-    for (int row = 0; row < num_rows; row++, out += out_pitch) {
-        out[0] = sum_of_8(_mm512_castps512_ps256(sums[row]));
-        out[1] = sum_of_8(_mm512_extractf32x8_ps(sums[row], 1));
+    for (int row = 0; row < num_rows; row++) {
+        products[row][0] = sum_of_8(_mm512_castps512_ps256(sums[row]));
+        products[row][1] = sum_of_8(_mm512_extractf32x8_ps(sums[row], 1));
     }
 }
 
@@ -174,10 +174,10 @@ INLINE void q6_tile(const int num_rows, int num_blocks, const block_q6_K *first,
 
 // With the number of rows known to the compiler all sums stay in registers.
 #define CASE(kind, n) \
-    case n: return kind##_tile(n, num_blocks, first, second, rows, pitch, out, out_pitch);
+    case n: return kind##_tile(n, num_blocks, first, second, rows, products);
 #define TILE(name, kind) \
     AVX512 void name(int num_rows, int num_blocks, const void *first, const void *second, const activations *rows, \
-                     int64_t pitch, float *out, int64_t out_pitch) { \
+                     float products[TILE_ROWS][2]) { \
         switch (num_rows) { \
             CASE(kind, 1) CASE(kind, 2) CASE(kind, 3) CASE(kind, 4) CASE(kind, 5) CASE(kind, 6) CASE(kind, 7) \
             CASE(kind, 8) \

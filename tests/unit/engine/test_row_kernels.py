@@ -22,7 +22,7 @@ from shoal.engine.row_kernels_check import agree_with_llama
 from shoal.engine.weight_layout import row_kernels_serve_most
 from shoal.model.slicing import cut_embedding, cut_slice
 from tests.support.quantise import quantised
-from tests.support.tiny_models import write_tiny_model
+from tests.support.tiny_models import Architecture, write_tiny_model
 
 NUM_LAYERS = 2
 LAYERS = LayerRange(0, 1)  # not the last: its rows come out
@@ -43,9 +43,17 @@ def kernels() -> Iterator[RowKernels]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return quantised_slice(tmp_path_factory.mktemp("quantised"), "qwen2")
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return quantised_slice(tmp_path_factory.mktemp("mixture"), "qwen3moe")
+
+
+def quantised_slice(folder: Path, architecture: Architecture) -> Path:
     """A slice of a tiny model in Q4_K_M; its rows are whole blocks of 256."""
-    folder = tmp_path_factory.mktemp("quantised")
-    whole = write_tiny_model(folder / "whole.gguf", "qwen2", num_layers=NUM_LAYERS, n_embd=512)
+    whole = write_tiny_model(folder / "whole.gguf", architecture, num_layers=NUM_LAYERS, n_embd=512)
     model = quantised(whole, folder / "tiny.gguf", llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M)
     cut_slice(model, LAYERS, folder / "slice.gguf")
     cut_embedding(model, folder / "embedding.gguf")
@@ -79,6 +87,7 @@ def test_wrong_bits_are_found_out(kernels: RowKernels) -> None:
 
     class WithAnotherQuantiser:
         ggml_compute_forward_mul_mat_tiled = functions.ggml_compute_forward_mul_mat_tiled
+        ggml_compute_forward_mul_mat_id_tiled = functions.ggml_compute_forward_mul_mat_id_tiled
         ggml_tiled_wdata_size = functions.ggml_tiled_wdata_size
         ggml_barrier = functions.ggml_barrier
 
@@ -105,14 +114,17 @@ def test_a_library_without_llama_cpps_functions_is_refused(kernels: RowKernels) 
     assert not kernels.connect(ctypes.CDLL(None))
 
 
+@pytest.mark.parametrize("kind", ["folder", "mixture"])
 def test_a_quantised_slice_computes_the_same_rows_with_and_without_them(
-    kernels: RowKernels, folder: Path
+    kernels: RowKernels, kind: str, request: pytest.FixtureRequest
 ) -> None:
+    of: Path = request.getfixturevalue(kind)
+    assert row_kernels_serve_most(of / "slice.gguf", is_last=False)
     kernels.serve(0)
-    without = rows_of_steps(folder)
+    without = rows_of_steps(of, repack=False)
     before = kernels.num_products
     kernels.serve(MOST_ROWS)
-    assert rows_of_steps(folder).tobytes() == without.tobytes()
+    assert rows_of_steps(of, repack=False).tobytes() == without.tobytes()
     assert kernels.num_products > before
 
 
