@@ -1,4 +1,4 @@
-"""llama.cpp's library, as llama-cpp-python loads it, with Shoal's own in front.
+"""llama.cpp's library, as llama-cpp-python loads it, with Shoal's own in front where the CPU suits it.
 
 The only importer of `llama_cpp`: Shoal's must be loaded before it, once a process.
 """

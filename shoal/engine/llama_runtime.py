@@ -8,6 +8,7 @@ exception that follows a failed call.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from functools import cache
 
@@ -20,6 +21,7 @@ _LOG = logging.getLogger(__name__)
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR (llama-cpp-python's own table is out of date)
 _CONTINUED = 5  # GGML_LOG_LEVEL_CONT
 _MAX_LINES_KEPT = 4
+_INITIALISING = threading.Lock()
 
 
 class LlamaRuntime:
@@ -38,6 +40,8 @@ class LlamaRuntime:
         llama_cpp.llama_log_set(self._callback, None)
         llama_cpp.llama_backend_init()
         self.row_kernels = tried(row_kernels)
+        if row_kernels is not None and self.row_kernels is None:
+            self.may_have_tiled = True  # where llama.cpp does not ask them, trying them did
 
     def keep_tiled_rows_tiled(self) -> None:
         """For this process, for good: the row kernels compute only what llama.cpp would not tile, so that
@@ -74,7 +78,9 @@ def tried(kernels: RowKernels | None) -> RowKernels | None:
     """The kernels, serving, if they have llama.cpp's bits here; else None, and a warning."""
     if kernels is None:
         return None
-    if not agree_with_llama(kernels):
+    agrees = agree_with_llama(kernels)
+    kernels.tile(True)
+    if not agrees:
         _LOG.warning(
             "Shoal's row kernels do not give llama.cpp's results with the installed llama-cpp-python, so "
             "llama.cpp computes everything, more slowly. Install the version that pyproject.toml pins."
@@ -84,8 +90,13 @@ def tried(kernels: RowKernels | None) -> RowKernels | None:
     return kernels
 
 
-@cache
 def llama_runtime() -> LlamaRuntime:
-    """The process's llama.cpp, initialised at the first call. A cache and not a global that is
-    set, because the log callback and the backends belong to the process, not to an engine."""
+    """The process's llama.cpp, initialised at the first call, from any thread. A cache and not a global
+    that is set, because the log callback and the backends belong to the process, not to an engine."""
+    with _INITIALISING:
+        return _runtime()
+
+
+@cache
+def _runtime() -> LlamaRuntime:
     return LlamaRuntime()

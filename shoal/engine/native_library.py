@@ -14,9 +14,13 @@ _NAME: Final = "shoal.engine._native"
 
 
 def load_native() -> ctypes.CDLL | None:
-    """Load it, in front of libraries that are loaded later: they find its functions before their own.
-    None where it was not compiled."""
+    """None where it was not compiled. Other libraries do not find its functions before `put_in_front`."""
     found = importlib.util.find_spec(_NAME) if sys.platform == "linux" else None
     if found is None or found.origin is None:
         return None
-    return ctypes.CDLL(found.origin, mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(found.origin)
+
+
+def put_in_front(native: ctypes.CDLL) -> None:
+    """Libraries that are loaded later find its functions before their own."""
+    ctypes.CDLL(native._name, mode=ctypes.RTLD_GLOBAL)

@@ -15,6 +15,8 @@ from typing import Final
 
 from gguf import GGMLQuantizationType as Kind
 
+from shoal.engine.native_library import put_in_front
+
 SERVED_KINDS: Final = frozenset({Kind.Q4_K, Kind.Q6_K})
 MOST_ROWS: Final = 24
 """Of a step: with more, llama.cpp's tiled products are as fast (docs/PERFORMANCE.md)."""
@@ -35,6 +37,7 @@ class RowKernels:
         library.shoal_kernels_set_most_rows.argtypes = [ctypes.c_int]
         library.shoal_kernels_num_products.restype = ctypes.c_long
         self._library = library
+        self._functions: list[ctypes.c_void_p] = []
         self.most_rows = 0
 
     @property
@@ -43,13 +46,20 @@ class RowKernels:
         return int(self._library.shoal_kernels_num_products())
 
     def connect(self, llama: ctypes.CDLL) -> bool:
-        """Say where llama.cpp's own functions are. False where it has none by these names."""
+        """Say where llama.cpp's own functions are. False where it has none by these names. It tiles nothing
+        before `tile`: at its first tiled product it reads for good whether it may (engine/invariance.py)."""
         try:
             functions = [getattr(llama, name) for name in (*_REPLACED, *_USED)]
         except AttributeError:
             return False
-        self._library.shoal_kernels_connect(*(ctypes.cast(each, ctypes.c_void_p) for each in functions))
+        self._functions = [ctypes.cast(each, ctypes.c_void_p) for each in functions]
+        self.tile(False)
         return True
+
+    def tile(self, may_tile: bool) -> None:
+        """Whether products that are not computed here may be llama.cpp's tiled ones."""
+        replaced, used = self._functions[: len(_REPLACED)], self._functions[len(_REPLACED) :]
+        self._library.shoal_kernels_connect(*(replaced if may_tile else [None] * len(replaced)), *used)
 
     def serve(self, most_rows: int) -> None:
         """From now on products with up to so many rows are computed here; 0: none."""
@@ -58,8 +68,11 @@ class RowKernels:
 
 
 def load_row_kernels(native: ctypes.CDLL | None) -> RowKernels | None:
-    """Those of a library that was loaded before llama.cpp's. None where this machine has none, or llama.cpp
-    was loaded first: then the linker does not ask them."""
+    """Put them in front of llama.cpp's library. None where this machine has none, or llama.cpp was loaded
+    first: then the linker does not ask them."""
     if native is None or "llama_cpp.llama_cpp" in sys.modules:
         return None
-    return RowKernels(native) if native.shoal_kernels_suit_cpu() else None
+    if not native.shoal_kernels_suit_cpu():
+        return None  # and not in front: llama.cpp would ask for its own tiled products, and be told no
+    put_in_front(native)
+    return RowKernels(native)

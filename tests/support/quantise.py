@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llama_cpp import llama_cpp
-
+from shoal.engine.llama_library import llama_cpp
 from shoal.engine.llama_runtime import llama_runtime
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 
 import numpy as np
-from llama_cpp import llama_cpp
 from numpy.typing import NDArray
+
+from shoal.engine.llama_library import llama_cpp
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.core.config import EngineConfig
 from shoal.core.specs import LayerRange
+from shoal.engine import row_kernels
 from shoal.engine.interface import Chunk
 from shoal.engine.llama_engine import LlamaEngine
 from shoal.engine.llama_library import llama_cpp, native
@@ -60,6 +64,25 @@ def quantised_slice(folder: Path, architecture: Architecture) -> Path:
     return folder
 
 
+SWITCHED_OFF_AFTER_THE_TRIAL = """
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+from shoal.engine.invariance import switch_tiling_off
+from shoal.engine.llama_runtime import llama_runtime
+from shoal.engine.row_kernels_check import _product, _random_matrix, _WIDTH
+
+runtime = llama_runtime()
+print("served" if runtime.row_kernels else "unserved")
+switch_tiling_off(runtime)
+runtime.row_kernels.serve(0)
+generator = np.random.default_rng(3)
+matrix = _random_matrix(Kind.Q4_K, generator)
+rows = generator.standard_normal((64, _WIDTH)).astype(np.float32)
+singly = np.concatenate([_product(Kind.Q4_K, matrix, rows[at : at + 1]) for at in range(64)])
+print("untiled" if _product(Kind.Q4_K, matrix, rows).tobytes() == singly.tobytes() else "tiled")
+"""
+
+
 class Idle(RowKernels):
     """Never asked: as where llama.cpp was linked in another way."""
 
@@ -71,6 +94,9 @@ class Idle(RowKernels):
         return 0
 
     def serve(self, most_rows: int) -> None:
+        pass
+
+    def tile(self, may_tile: bool) -> None:
         pass
 
 
@@ -97,6 +123,7 @@ def test_wrong_bits_are_found_out(kernels: RowKernels) -> None:
         assert not agree_with_llama(kernels)
     finally:
         kernels.connect(functions)
+        kernels.tile(True)
     assert agree_with_llama(kernels)
 
 
@@ -108,6 +135,28 @@ def test_what_disagrees_does_not_serve_and_says_so(caplog: pytest.LogCaptureFixt
 
 def test_where_llama_cpp_is_loaded_already_there_are_none() -> None:
     assert load_row_kernels(native) is None
+
+
+@pytest.mark.parametrize("suits", [False, True])
+def test_only_on_a_cpu_that_they_suit_are_they_put_in_front(
+    suits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In front and unused they would answer llama.cpp that it has no tiled products.
+    in_front: list[object] = []
+    monkeypatch.setattr(row_kernels, "put_in_front", in_front.append)
+    monkeypatch.delitem(sys.modules, "llama_cpp.llama_cpp")
+    library = MagicMock()
+    library.shoal_kernels_suit_cpu.return_value = suits
+    assert (load_row_kernels(library) is not None) == suits
+    assert in_front == [library] * suits
+
+
+def test_trying_them_leaves_open_whether_llama_cpp_may_tile(kernels: RowKernels) -> None:
+    # It reads that once, at its first tiled product: a mixture in invariant mode must be able to say no.
+    done = subprocess.run(
+        [sys.executable, "-c", SWITCHED_OFF_AFTER_THE_TRIAL], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["served", "untiled"], done.stderr
 
 
 def test_a_library_without_llama_cpps_functions_is_refused(kernels: RowKernels) -> None:
