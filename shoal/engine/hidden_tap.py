@@ -12,13 +12,12 @@ import ctypes
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from shoal.core.errors import EngineError, InvariantBroken
 from shoal.engine.interface import Rows
-from shoal.engine.llama_library import llama_cpp
+from shoal.engine.llama_library import ggml_function
 from shoal.engine.node_watch import NodeWatch
 
 _FLOAT_BYTES = 4
@@ -31,18 +30,11 @@ layer. A batch of so few rows computes that many layers soon enough; and all of 
 it took less than so long."""
 
 
-def _ggml(name: str, restype: Any, *argtypes: Any) -> Any:
-    """A function of ggml, which llama-cpp-python does not declare. A tensor is passed by address."""
-    function = getattr(llama_cpp._lib, name)
-    function.restype, function.argtypes = restype, argtypes
-    return function
-
-
-_get_name = _ggml("ggml_get_name", ctypes.c_char_p, ctypes.c_void_p)
-_nelements = _ggml("ggml_nelements", ctypes.c_int64, ctypes.c_void_p)
-_nrows = _ggml("ggml_nrows", ctypes.c_int64, ctypes.c_void_p)
-_nbytes = _ggml("ggml_nbytes", ctypes.c_size_t, ctypes.c_void_p)
-_tensor_get = _ggml(
+_get_name = ggml_function("ggml_get_name", ctypes.c_char_p, ctypes.c_void_p)
+_nelements = ggml_function("ggml_nelements", ctypes.c_int64, ctypes.c_void_p)
+_nrows = ggml_function("ggml_nrows", ctypes.c_int64, ctypes.c_void_p)
+_nbytes = ggml_function("ggml_nbytes", ctypes.c_size_t, ctypes.c_void_p)
+_tensor_get = ggml_function(
     "ggml_backend_tensor_get", None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
 )
 
@@ -72,7 +64,6 @@ class HiddenTap:
         # An address can belong to another node once the graph changes, so a match is verified.
         self._known: dict[int, bytes] = {}
         self._chosen: dict[frozenset[bytes], list[int]] = {}  # of those, by the names wanted of a batch
-        self._is_searching = True
         self._num_rows = 0
         self._rows: Rows | None = None
         self._error: BaseException | None = None
@@ -85,7 +76,8 @@ class HiddenTap:
         self._began_s = time.perf_counter()
         self._rows = None
         self._error = None
-        self._watch_for_known()
+        if not self.watch.is_searching:
+            self._watch_for_known()
 
     def done(self) -> None:
         """The batch has been computed."""
@@ -119,12 +111,12 @@ class HiddenTap:
         actual = _get_name(tensor)
         if self._known.get(tensor, actual) != actual:
             self._search_again()
-        if self._is_searching:
+        if self.watch.is_searching:
             if actual not in self._wanted:
                 return False
             self._known[tensor] = actual
-            self._is_searching = actual != self._last
-            self._watch_for_known()
+            if actual == self._last:
+                self._watch_for_known()
         return actual in self._names_wanted()
 
     def _names_wanted(self) -> frozenset[bytes]:
@@ -134,9 +126,7 @@ class HiddenTap:
         return self._kept_when_short if self._is_short else self._wanted
 
     def _watch_for_known(self) -> None:
-        """Be asked only about what is wanted, where all addresses are known."""
-        if self._is_searching:
-            return
+        """Be asked only about what is wanted of this batch: all addresses are known."""
         names = self._names_wanted()
         if names not in self._chosen:
             self._chosen[names] = [node for node, name in self._known.items() if name in names]
@@ -151,7 +141,6 @@ class HiddenTap:
     def _search_again(self) -> None:
         self._known.clear()
         self._chosen.clear()
-        self._is_searching = True
         self.watch.search()
 
     def _read(self, tensor: int) -> Rows:

@@ -35,8 +35,7 @@ from gguf import GGMLQuantizationType as Kind
 from shoal.core.errors import InvariantBroken
 from shoal.core.invariant_mode import TILED_ROWS
 from shoal.engine.llama_runtime import LlamaRuntime
-from shoal.model.architectures import TOKEN_EMBEDDING
-from shoal.model.gguf_file import ModelFile
+from shoal.engine.matrices import multiplied_matrices
 
 LONE_ROW_KINDS: Final = frozenset(
     {Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q5_0, Kind.IQ4_NL}
@@ -72,13 +71,10 @@ class RowRules:
 
 def matrix_kinds(slice_path: Path, *, is_last: bool) -> MatrixKinds:
     """Read a slice's header. Raises ModelFileError."""
-    experts, others = set(), set()
-    for tensor in ModelFile(slice_path).tensors.values():
-        if len(tensor.dims) > 2:
-            experts.add(tensor.kind)
-        # Only the last slice multiplies with its embedding, which is the head there.
-        elif len(tensor.dims) == 2 and (is_last or tensor.name != TOKEN_EMBEDDING):
-            others.add(tensor.kind)
+    experts: set[Kind] = set()
+    others: set[Kind] = set()
+    for tensor in multiplied_matrices(slice_path, is_last=is_last):
+        (experts if len(tensor.dims) > 2 else others).add(tensor.kind)
     return MatrixKinds(frozenset(experts), frozenset(others))
 
 

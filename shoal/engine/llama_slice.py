@@ -24,7 +24,7 @@ from shoal.engine.invariance import RowRules, matrix_kinds, row_rules, switch_ti
 from shoal.engine.llama_library import llama_cpp
 from shoal.engine.llama_params import slice_context_params, slice_model_params
 from shoal.engine.llama_runtime import llama_runtime
-from shoal.engine.weight_layout import row_kernels_serve_most
+from shoal.engine.matrices import row_kernels_serve_most
 from shoal.model.architectures import RULES, ArchitectureRule
 
 _LOG = logging.getLogger(__name__)
@@ -93,8 +93,10 @@ class LlamaSlice:
         return row_rules(kinds)
 
     def _chooses_repacked(self, *, is_last: bool) -> bool:
-        if self._config.invariant or self._config.repack is not None:
-            return bool(self._config.repack) and not self._config.invariant
+        if self._config.invariant:
+            return False
+        if self._config.repack is not None:
+            return self._config.repack
         has_row_kernels = llama_runtime().row_kernels is not None
         uses_them = has_row_kernels and row_kernels_serve_most(self.path, is_last=is_last)
         whose = "Shoal's row kernels and llama.cpp" if uses_them else "llama.cpp alone"

@@ -50,6 +50,11 @@ class NodeWatch:
         """Moves with every node asked about and every one computed. From any thread."""
         return int(self._watch.progress)
 
+    @property
+    def is_searching(self) -> bool:
+        """Whether all nodes are asked about."""
+        return bool(self._watch.is_searching)
+
     def search(self) -> None:
         """Ask about all nodes from now on."""
         self._watch.is_searching = True

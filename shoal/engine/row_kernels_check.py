@@ -14,7 +14,7 @@ from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 
-from shoal.engine.llama_library import llama_cpp
+from shoal.engine.llama_library import ggml_function
 from shoal.engine.row_kernels import SERVED_KINDS, RowKernels
 
 _WIDTH: Final = 512
@@ -28,6 +28,23 @@ class _InitParams(ctypes.Structure):
     """ggml_init_params."""
 
     _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
+
+
+_POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
+_init = ggml_function("ggml_init", _POINTER, _InitParams)
+_free = ggml_function("ggml_free", None, _POINTER)
+_new_tensor = {
+    num_dims: ggml_function(
+        f"ggml_new_tensor_{num_dims}d", _POINTER, _POINTER, ctypes.c_int, *[_NUMBER] * num_dims
+    )
+    for num_dims in (2, 3)
+}
+_get_data = ggml_function("ggml_get_data", _POINTER, _POINTER)
+_mul_mat = ggml_function("ggml_mul_mat", _POINTER, _POINTER, _POINTER, _POINTER)
+_mul_mat_id = ggml_function("ggml_mul_mat_id", _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)
+_new_graph = ggml_function("ggml_new_graph", _POINTER, _POINTER)
+_build_forward_expand = ggml_function("ggml_build_forward_expand", None, _POINTER, _POINTER)
+_graph_compute = ggml_function("ggml_graph_compute_with_ctx", ctypes.c_int, _POINTER, _POINTER, ctypes.c_int)
 
 
 def agree_with_llama(kernels: RowKernels) -> bool:
@@ -90,12 +107,11 @@ def _product(
 ) -> NDArray[np.float32]:
     """[..., _HEIGHT], by a graph of one product, on two threads. matrix: one, or one of each expert; then
     `choices` are, for each row, those that it is multiplied with."""
-    ggml = _functions()
-    context = ggml["init"](_InitParams(_ROOM, None, False))
+    context = _init(_InitParams(_ROOM, None, False))
 
     def tensor(of: Kind | int, values: NDArray[Any], *dims: int) -> Any:
-        made = ggml[f"new_tensor_{len(dims)}d"](context, int(of), *dims)
-        ctypes.memmove(ggml["get_data"](made), values.ctypes.data, values.nbytes)
+        made = _new_tensor[len(dims)](context, int(of), *dims)
+        ctypes.memmove(_get_data(made), values.ctypes.data, values.nbytes)
         return made
 
     try:
@@ -104,39 +120,16 @@ def _product(
         inputs = tensor(Kind.F32, rows, _WIDTH, *rows.shape[-2::-1])
         if choices is None:
             shape = (len(rows), _HEIGHT)
-            product = ggml["mul_mat"](context, weights, inputs)
+            product = _mul_mat(context, weights, inputs)
         else:
             shape = (*choices.shape, _HEIGHT)
             chosen = tensor(Kind.I32, choices, *choices.shape[::-1])
-            product = ggml["mul_mat_id"](context, weights, inputs, chosen)
-        graph = ggml["new_graph"](context)
-        ggml["build_forward_expand"](graph, product)
-        ggml["graph_compute_with_ctx"](context, graph, 2)
+            product = _mul_mat_id(context, weights, inputs, chosen)
+        graph = _new_graph(context)
+        _build_forward_expand(graph, product)
+        _graph_compute(context, graph, 2)
         result = np.empty(shape, np.float32)
-        ctypes.memmove(result.ctypes.data, ggml["get_data"](product), result.nbytes)
+        ctypes.memmove(result.ctypes.data, _get_data(product), result.nbytes)
         return result
     finally:
-        ggml["free"](context)
-
-
-def _functions() -> dict[str, Any]:
-    """ggml's, which llama-cpp-python does not declare. Contexts, tensors and graphs go by address."""
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    types: dict[str, tuple[Any, list[Any]]] = {
-        "init": (pointer, [_InitParams]),
-        "free": (None, [pointer]),
-        "new_tensor_2d": (pointer, [pointer, ctypes.c_int, number, number]),
-        "new_tensor_3d": (pointer, [pointer, ctypes.c_int, number, number, number]),
-        "get_data": (pointer, [pointer]),
-        "mul_mat": (pointer, [pointer, pointer, pointer]),
-        "mul_mat_id": (pointer, [pointer, pointer, pointer, pointer]),
-        "new_graph": (pointer, [pointer]),
-        "build_forward_expand": (None, [pointer, pointer]),
-        "graph_compute_with_ctx": (ctypes.c_int, [pointer, pointer, ctypes.c_int]),
-    }
-    functions = {}
-    for name, (result, arguments) in types.items():
-        function = getattr(llama_cpp._lib, f"ggml_{name}")
-        function.restype, function.argtypes = result, arguments
-        functions[name] = function
-    return functions
+        _free(context)

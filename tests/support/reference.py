@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.engine.llama_library import llama_cpp
+from shoal.engine.llama_runtime import llama_runtime
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class UndividedModel:
     """The whole model in one context."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
+        llama_runtime()  # before it, llama.cpp tiles nothing, and would round otherwise than slices do
         model_params = llama_cpp.llama_model_default_params()
         model_params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_params)

@@ -66,10 +66,9 @@ static tile *tile_for(int type) {
 // Of a product, or of one with experts, which has the chosen ones of each row in src[2].
 static bool is_for_here(const struct ggml_tensor *dst) {
     const struct ggml_tensor *matrix = dst->src[0], *rows = dst->src[1];
-    bool is_plain = matrix->ne[2] * matrix->ne[3] * rows->ne[2] * rows->ne[3] == 1 && rows->ne[1] <= most_rows;
-    bool has_experts = dst->src[2] && matrix->ne[3] * rows->ne[3] == 1 && most_rows > 0;
-    return tile_for(matrix->type) && rows->type == GGML_TYPE_F32 && rows->nb[0] == sizeof(float) &&
-           dst->nb[0] == sizeof(float) && matrix->ne[1] >= 2 && (dst->src[2] ? has_experts : is_plain);
+    bool is_small = dst->src[2] ? most_rows > 0 : matrix->ne[2] * rows->ne[2] == 1 && rows->ne[1] <= most_rows;
+    return is_small && matrix->ne[3] * rows->ne[3] == 1 && matrix->ne[1] >= 2 && tile_for(matrix->type) &&
+           rows->type == GGML_TYPE_F32 && rows->nb[0] == sizeof(float) && dst->nb[0] == sizeof(float);
 }
 
 // Of activations: all rows of a product for all threads, or for each the most that an expert may get here.

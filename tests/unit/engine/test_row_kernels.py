@@ -21,9 +21,9 @@ from shoal.engine.interface import Chunk
 from shoal.engine.llama_engine import LlamaEngine
 from shoal.engine.llama_library import llama_cpp, native
 from shoal.engine.llama_runtime import LlamaRuntime, llama_runtime, tried
+from shoal.engine.matrices import row_kernels_serve_most
 from shoal.engine.row_kernels import MOST_ROWS, RowKernels, load_row_kernels
 from shoal.engine.row_kernels_check import agree_with_llama
-from shoal.engine.weight_layout import row_kernels_serve_most
 from shoal.model.slicing import cut_embedding, cut_slice
 from tests.support.quantise import quantised
 from tests.support.tiny_models import Architecture, write_tiny_model
